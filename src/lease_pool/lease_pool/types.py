@@ -49,7 +49,7 @@ class LaunchSpec:
     """One worker to start on one card, complete: `exec-worker` or the guard needs nothing else.
 
     `argv` and `env` have every placeholder filled except `{api_key_file}`, `{socket}`, `{host}` and `{port}`, which only the supervisor
-    knows; it fills them anywhere in an argument. `memory_mib` is what must be free on the card before the server starts.
+    knows; it fills them anywhere in an argument or in a value of `env`. `memory_mib` is what must be free on the card before the server starts.
     """
 
     slot: str
@@ -204,11 +204,12 @@ class Core(Protocol):
         """The model of an alias or model name; None when unknown."""
 
     def admit(self, model: str) -> None:
-        """Raise Refused (503 draining / no usable card, 429 queue full, 502 all fitting cards backing off) or return: decided before any byte is sent."""
+        """Decided before any byte is sent: return, or raise Refused (503 draining or no usable card, 429 queue full, 502 all fitting cards back off)."""
 
     def lease(self, demand: Demand) -> AbstractAsyncContextManager[Grant]:
         """Enter: wait for a card or a share of a worker, and for the worker to be ready. Raises Refused on every bound.
-        Leave: the share is given back and the journal written; an exception leaving the block names the outcome; cancellation = the client left.
+        Leave: the share is given back and the journal written; an exception leaving the block names the outcome; cancellation = the
+        client left.
         """
 
     def ready(self) -> dict[str, Any]: ...
