@@ -1,0 +1,25 @@
+#!/usr/bin/env bash
+# Installs what the simulated hosts need on this machine, and says so in one line. Does nothing when it is all there.
+set -euo pipefail
+
+declare -A needs=(
+    [podman]=podman [mmdebstrap]=mmdebstrap [gcc]=gcc [make]=make [ssh]=openssh-client [nft]=nftables [iptables]=iptables [ip]=iproute2 [git]=git
+)
+missing=()
+for command in "${!needs[@]}"; do
+    command -v "$command" >/dev/null || missing+=("${needs[$command]}")
+done
+# podman's network needs its own helper; it is no command on the PATH
+[ -x /usr/lib/podman/netavark ] || missing+=(netavark)
+[ -f /usr/include/stdlib.h ] || missing+=(libc6-dev)
+[ "${#missing[@]}" -gt 0 ] || exit 0
+
+if ! command -v apt-get >/dev/null || [ "$(id -u)" -ne 0 ]; then
+    echo "The simulated hosts need: ${missing[*]}. Install them with this system's package manager, or run make as root on Debian or Ubuntu." >&2
+    exit 1
+fi
+echo "Installing ${missing[*]} by apt: podman boots the simulated hosts, mmdebstrap makes their base images, the rest builds and connects them"
+export DEBIAN_FRONTEND=noninteractive
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+{ apt-get update -q && apt-get install -y -q --no-install-recommends "${missing[@]}"; } >"$log" 2>&1 || { tail -n 30 "$log" >&2; exit 1; }
