@@ -14,10 +14,9 @@ description:
 options:
   _input:
     description:
-      - One entry a step, in order. C(trip) is the trip or null, C(what) names a quiet step, C(answer) is what the probe returned,
-        C(after) maps each host to its snapshot once the fleet had settled. The first entry is the starting point.
-    type: list
-    elements: dict
+      - For each host its steps in order, the same on every host. A step has C(trip) and C(answer), or C(what) for one in which nothing may be leased,
+        and C(snapshot), what the host showed once it had settled. The first step is the starting point.
+    type: dict
     required: true
 """
 

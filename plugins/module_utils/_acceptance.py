@@ -163,12 +163,17 @@ def _figure(value: Any) -> str:
     return "-" if value is None else f"{float(value):.2f}"
 
 
-def report(steps: Sequence[Mapping[str, Any]]) -> Dict[str, Any]:
-    """Judge a whole run. `steps[0]` is the starting point; each further step is a trip or a quiet step and the snapshots after it."""
+def report(by_host: Mapping[str, Sequence[Mapping[str, Any]]]) -> Dict[str, Any]:
+    """Judge a whole run: `{host: steps}`, the same steps in the same order on every host.
+
+    A step is `{"what": name}` (nothing may be leased) or `{"trip": …, "answer": …}`, each with that host's `"snapshot"` after it. The first step is the starting point.
+    """
     faults: List[str] = []
     rows: List[Dict[str, Any]] = []
-    for earlier, step in zip(steps, steps[1:]):
-        before, after = earlier["after"], step["after"]
+    steps = next(iter(by_host.values()), [])
+    snapshots = [{host: own[n]["snapshot"] for host, own in by_host.items()} for n in range(len(steps))]
+    for number, step in enumerate(steps[1:], start=1):
+        before, after = snapshots[number - 1], snapshots[number]
         if step.get("trip"):
             faults += trip_faults(step["trip"], step["answer"], before, after)
             rows.append(trip_row(step["trip"], step["answer"], before, after))

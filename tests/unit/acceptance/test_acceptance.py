@@ -139,13 +139,15 @@ def test_the_plan_asks_every_gateway_for_each_kind_and_every_alias_once() -> Non
 
 def test_a_report_has_a_row_for_each_trip_and_the_faults_of_all() -> None:
     before, after = _healthy()
-    result = report(
-        [
-            {"after": before},
-            {"trip": TRIP, "answer": ANSWER, "after": after},
-            {"what": "model lists", "after": copy.deepcopy(after)},
+    steps = {
+        host: [
+            {"what": "before", "snapshot": before[host]},
+            {"trip": TRIP, "answer": ANSWER, "snapshot": after[host]},
+            {"what": "model lists", "snapshot": copy.deepcopy(after[host])},
         ]
-    )
+        for host in before
+    }
+    result = report(steps)
     assert result["faults"] == []
     assert result["rows"] == [
         {
