@@ -120,7 +120,7 @@ def _miner_faults(card: Mapping[str, Any], before: Snapshot, after: Snapshot, se
 
 def _answer_faults(trip: Trip, answer: Mapping[str, Any]) -> List[str]:
     if answer.get("status") != 200:
-        return [f"HTTP {answer.get('status')}: {answer.get('error') or 'no message'}"]
+        return [f"HTTP {answer.get('status') or 'no answer'}: {(answer.get('error') or {}).get('message') or answer.get('msg') or 'no message'}"]
     if trip["probe"] == "embedding":
         return [] if (answer.get("dimensions") or 0) > 0 else ["the answer has no vector"]
     if not (answer.get("answer") or "").strip():

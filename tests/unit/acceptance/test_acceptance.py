@@ -94,7 +94,8 @@ def test_a_card_that_is_not_home_is_named(change: Callable[[dict[str, Any]], Non
 @pytest.mark.parametrize(
     ("probe", "answer", "words"),
     [
-        ("chat", {"status": 502, "error": "worker died"}, "HTTP 502: worker died"),
+        ("chat", {"status": 502, "error": {"message": "worker died"}}, "HTTP 502: worker died"),
+        ("chat", {"msg": "connection refused"}, "HTTP no answer: connection refused"),
         ("chat", {"status": 200, "answer": "  "}, "the answer has no text"),
         ("stream", {"status": 200, "answer": "hello", "chunks": 1}, "the stream came in 1 chunk(s)"),
         ("embedding", {"status": 200, "dimensions": 0}, "the answer has no vector"),
