@@ -1,0 +1,121 @@
+"""`expand()`: the inventory's variables -> the proven catalog, or every fault at once. Pure: same input, same bytes, in any order."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any, Dict, List, Mapping, Set
+
+from ._catalog_aliases import read_aliases
+from ._catalog_chains import Chains
+from ._catalog_faults import CatalogError, Faults, shown
+from ._catalog_hosts import read_hosts
+from ._catalog_identities import check_pool_token, read_aperture, read_hermes, read_identities
+from ._catalog_input import split
+from ._catalog_memory import best_card, place
+from ._catalog_model import Alias, Catalog, Host, Model
+from ._catalog_models import read_backend_labels, read_hosted, read_models
+
+VERSION = 1
+
+
+def expand(inventory: Any) -> Catalog:
+    """`{host: {variable: value}}` -> catalog. Raises CatalogError with every fault, each with its variable's path."""
+    faults = Faults()
+    hosts_in, fleet = split(faults, inventory)
+    if not hosts_in:
+        raise CatalogError(faults.lines())
+    check_pool_token(faults, fleet["fleet_pool_token"])
+    hosts = read_hosts(faults, hosts_in)
+    models = read_models(faults, fleet["fleet_models"], read_backend_labels(faults, fleet["fleet_backend_labels"]))
+    hosted = read_hosted(faults, fleet["fleet_hosted_providers"])
+    declared = read_aliases(faults, fleet["fleet_aliases"])
+    known_aliases, known_models = _keys(fleet["fleet_aliases"]), _keys(fleet["fleet_models"])
+    chains = Chains(
+        faults,
+        declared=declared,
+        models=models,
+        hosted=hosted,
+        known_aliases=known_aliases,
+        known_models=known_models,
+        known_hosted=_hosted_keys(fleet["fleet_hosted_providers"]),
+        hosts=set(hosts_in),
+    )
+    aliases = chains.aliases()
+    _report_names(faults, set(hosts_in), known_models, known_aliases, _keys(fleet["fleet_hosted_providers"]))
+    placement = place(hosts, models)
+    if len(hosts) == len(hosts_in):  # a faulty host may be the one that holds the model
+        _report_homeless(faults, aliases, models, hosts, placement)
+    identities = read_identities(faults, fleet["fleet_identities"], aliases, known_aliases, set(hosts_in))
+    catalog: Catalog = {
+        "version": VERSION,
+        "hosts": hosts,
+        "models": models,
+        "hosted": hosted,
+        "aliases": aliases,
+        "identities": identities,
+        "placement": placement,
+        "aperture": read_aperture(faults, fleet["fleet_aperture"], identities),
+        "hermes": read_hermes(faults, fleet["fleet_hermes"], identities=identities, aliases=aliases, models=models, hosted=hosted),
+    }
+    found = faults.lines()
+    if found:
+        raise CatalogError(found)
+    return catalog
+
+
+def faults_of(inventory: Any) -> List[str]:
+    """Every fault of these variables, [] when there is none."""
+    try:
+        expand(inventory)
+    except CatalogError as error:
+        return error.faults
+    return []
+
+
+def sha256(catalog: Catalog) -> str:
+    """The catalog's digest: what gateways serve and acceptance compares."""
+    return hashlib.sha256(json.dumps(catalog, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def _keys(data: Any) -> Set[str]:
+    return {key for key in data if isinstance(key, str)} if isinstance(data, Mapping) else set()
+
+
+def _hosted_keys(providers: Any) -> Set[str]:
+    names = set()
+    for name in _keys(providers):
+        models = providers[name].get("models") if isinstance(providers[name], Mapping) else None
+        names |= {f"{name}/{model}" for model in _keys(models)}
+    return names
+
+
+def _report_names(faults: Faults, hosts: Set[str], models: Set[str], aliases: Set[str], providers: Set[str]) -> None:
+    """Names that two kinds of things share: `x/y` and a model's name must each mean one thing."""
+    groups = (("fleet_models", models), ("fleet_aliases", aliases), ("fleet_hosted_providers", providers))
+    owner: Dict[str, str] = dict.fromkeys(hosts, "a host of gpu_hosts")
+    for variable, names in groups:
+        for name in sorted(names):
+            if name in owner:
+                faults.add(
+                    f"{variable}.{name}",
+                    shown(name),
+                    f"is {owner[name]} already: hosts, models, aliases and providers need names of their own",
+                )
+            owner.setdefault(name, f"one of {variable}")
+
+
+def _report_homeless(
+    faults: Faults, aliases: Dict[str, Alias], models: Dict[str, Model], hosts: Dict[str, Host], placement: Dict[str, Dict[str, List[str]]]
+) -> None:
+    for name, alias in aliases.items():
+        model = alias["model"]
+        if model is None or model not in models or placement[model]:
+            continue
+        need = models[model]["memory_mib"]
+        labels = models[model]["labels"]
+        faults.add(
+            f"fleet_aliases.{name}.model",
+            f"{model} needs {need} MiB{' and ' + ', '.join(labels) if labels else ''}",
+            f"no card can hold it: {best_card(hosts, labels)}",
+        )
