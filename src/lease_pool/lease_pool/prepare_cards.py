@@ -97,6 +97,7 @@ def main(config_path: str, units_dir: Path = _RUN_UNITS) -> int:
     _make_locks(config)
     if _write(_files(config, todo.drop_ins), units_dir):
         subprocess.run(["systemctl", "daemon-reload"], check=True)
+        print(f"changed: {len(todo.drop_ins)} of {len(config.cards)} slots have a card", flush=True)
     for line in todo.warnings:
         print(f"prepare-cards: {line}", file=sys.stderr)
     for line in todo.errors:
