@@ -42,6 +42,13 @@ def plan_trips(aliases: Mapping[str, str], hosts: Mapping[str, Sequence[str]]) -
     return trips
 
 
+def plan_from_catalog(catalog: Mapping[str, Any]) -> List[Dict[str, Any]]:
+    """Return the trips for a catalog (docs/catalog.md): its aliases with a local model, and the hosts that its placement gives each."""
+    local = {name: alias for name, alias in catalog["aliases"].items() if alias["model"] is not None}
+    hosts = {host: [name for name, alias in local.items() if host in catalog["placement"][alias["model"]]] for host in catalog["hosts"]}
+    return plan_trips({name: alias["kind"] for name, alias in local.items()}, hosts)
+
+
 def _trip(host: str, alias: str, probe: str, pinned: str | None) -> Dict[str, Any]:
     return {"host": host, "alias": alias, "probe": probe, "pinned": pinned}
 

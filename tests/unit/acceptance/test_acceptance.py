@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from ansible_collections.agentic.gpu_fleet.plugins.module_utils._acceptance import plan_trips, quiet_faults, report, trip_faults
+from ansible_collections.agentic.gpu_fleet.plugins.module_utils._acceptance import plan_from_catalog, plan_trips, quiet_faults, report, trip_faults
 from ansible_collections.agentic.gpu_fleet.plugins.module_utils._table import table
 from ansible_collections.agentic.gpu_fleet.plugins.module_utils._units import parse_units
 
@@ -136,6 +136,17 @@ def test_the_plan_asks_every_gateway_for_each_kind_and_every_alias_once() -> Non
         assert any(t["pinned"] == host and t["alias"] == f"{host}/t4-router" for t in trips)
     assert {t["alias"] for t in trips} >= {"t3-smart", "t3-vision", "t4-embedding"}
     assert "t3-paint" not in {t["alias"] for t in trips}, "there is no image probe yet"
+
+
+def test_the_plan_follows_the_catalog_and_leaves_hosted_aliases_alone() -> None:
+    catalog = {
+        "aliases": {"t4-router": {"model": "small", "kind": "chat"}, "t1-smart": {"model": None, "kind": "chat"}},
+        "placement": {"small": {"gpu-b": ["c0"]}},
+        "hosts": {"gpu-a": {}, "gpu-b": {}},
+    }
+    trips = plan_from_catalog(catalog)
+    assert {t["alias"] for t in trips} == {"t4-router", "gpu-b/t4-router"}
+    assert [t["pinned"] for t in trips if t["pinned"]] == ["gpu-b"]
 
 
 def test_a_report_has_a_row_for_each_trip_and_the_faults_of_all() -> None:
