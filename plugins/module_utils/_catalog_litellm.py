@@ -113,7 +113,10 @@ class _Renderer:
             "timeout": self._timeout,
         }
         kind = self._catalog["models"][model]["kind"]
-        return self._entry(group, params, kind, host, link_context(self._catalog["models"], {}, local_link(model)))
+        entry = self._entry(group, params, kind, host, link_context(self._catalog["models"], {}, local_link(model)))
+        # The guard knows which hosts to leave alone; LiteLLM would cool a full one for as long as its Retry-After says.
+        entry["model_info"]["cooldown_time"] = 0
+        return entry
 
     def _hosted(self, group: str, name: str) -> Dict[str, Any]:
         hosted = self._catalog["hosted"][name]
