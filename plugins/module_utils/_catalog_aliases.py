@@ -72,7 +72,7 @@ def _read_alias(name: str, reader: Reader) -> Optional[Declared]:
 
 
 def _read_chains(reader: Reader) -> Dict[str, List[str]]:
-    chains = Reader(reader.faults, reader.at("chains"), reader.data.get("chains") or {}, CLASSES)
+    chains = Reader(reader.faults, reader.at("chains"), {} if reader.data.get("chains") is None else reader.data["chains"], CLASSES)
     read = {
         name: chains.texts(name, _is_target, "must be an alias or a provider/model, one an entry (no commas, no spaces)")
         for name in CLASSES

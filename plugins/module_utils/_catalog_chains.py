@@ -61,7 +61,7 @@ class Chains:
     def _kind(self, name: str) -> str:
         declared = self._declared[name]
         model = self._models.get(declared["model"] or "")
-        return declared["kind"] or (model["kind"] if model else "chat")
+        return declared["kind"] or (model["kind"] if model else "" if declared["model"] else "chat")
 
     def _report_targets(self, name: str) -> None:
         for cls, targets in self._declared[name]["chains"].items():
@@ -113,8 +113,9 @@ class Chains:
                 if target != name and self._serves_nothing(target, cls):
                     self._faults.add(f"{path}[{index}]", shown(target), f"has no chain for {cls} requests: give it one or leave it out")
             self._prove_class(path, name, cls, links)
-            self._prove_kind(path, name, alias["kind"], links)
+            self._prove_kind(path, name, alias, links)
             self._prove_context(path, name, alias, links)
+        self._prove_agent(name, alias)
         if alias["kind"] == "embedding" and len({link for links in alias["chains"].values() for link in links}) > 1:
             self._faults.add(
                 f"fleet_aliases.{name}.chains",
@@ -140,30 +141,36 @@ class Chains:
                 provider = self._hosted[link.split(":", 1)[1]]["provider"]
                 self._faults.add(path, way, f"fleet_hosted_providers.{provider}.classes does not list {cls}")
 
-    def _prove_kind(self, path: str, name: str, kind: str, links: List[str]) -> None:
+    def _prove_kind(self, path: str, name: str, alias: Alias, links: List[str]) -> None:
+        kind = alias["kind"]
         for link in links:
-            if not self._known(link):
+            if not kind or not self._known(link):
                 continue
             does = self._hosted[link.split(":", 1)[1]]["kinds"] if is_hosted(link) else [self._models[link.split(":", 1)[1]]["kind"]]
-            if kind not in does and not (kind == "chat" and "vision" in does):
+            if kind in does or (kind == "chat" and "vision" in does):
+                continue
+            if alias["model"] is not None and link == local_link(alias["model"]):
+                self._faults.add(f"fleet_aliases.{name}.kind", shown(kind), f"its model {alias['model']} does {', '.join(does)}")
+            else:
                 self._faults.add(path, f"{name} -> {link} ({', '.join(does)})", f"every link of this alias must do {kind}")
 
     def _prove_context(self, path: str, name: str, alias: Alias, links: List[str]) -> None:
         known = [(link, link_context(self._models, self._hosted, link)) for link in links if self._known(link)]
-        if not known or alias["kind"] not in ("chat", "vision"):
+        if not known or alias["smaller_context"] or alias["kind"] not in ("chat", "vision"):
             return
         promised = known[0][1]
         for link, context in known:
-            if alias["agent"] and context < AGENT_CONTEXT:
-                self._faults.add(
-                    path, f"{name} -> {link} with {context} tokens of context", f"an agent's main model needs at least {AGENT_CONTEXT}"
-                )
-            if context < promised and not alias["smaller_context"]:
-                self._faults.add(
-                    path,
-                    f"{name} -> {link} with {context} tokens of context",
-                    f"must not be less than the first link's {promised}, or the alias says smaller_context: true",
-                )
+            if context < promised:
+                way = f"{name} -> {link} with {context} tokens of context"
+                self._faults.add(path, way, f"must not be less than the first link's {promised}, or the alias says smaller_context: true")
+
+    def _prove_agent(self, name: str, alias: Alias) -> None:
+        links = {link for chain in alias["chains"].values() for link in chain if self._known(link)}
+        for link in sorted(links) if alias["agent"] else []:
+            context = link_context(self._models, self._hosted, link)
+            if context < AGENT_CONTEXT:
+                way = f"{name} -> {link} with {context} tokens of context"
+                self._faults.add(f"fleet_aliases.{name}.agent", way, f"an agent's main model needs at least {AGENT_CONTEXT}")
 
 
 def _names(names: Set[str]) -> str:

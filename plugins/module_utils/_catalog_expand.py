@@ -13,7 +13,7 @@ from ._catalog_hosts import read_hosts
 from ._catalog_identities import check_pool_token, read_aperture, read_hermes, read_identities
 from ._catalog_input import split
 from ._catalog_memory import best_card, place
-from ._catalog_model import Alias, Catalog, Host, Model
+from ._catalog_model import Alias, Catalog, Host, HostedModel, Model
 from ._catalog_models import read_backend_labels, read_hosted, read_models
 
 VERSION = 1
@@ -30,7 +30,8 @@ def expand(inventory: Any) -> Catalog:
     models = read_models(faults, fleet["fleet_models"], read_backend_labels(faults, fleet["fleet_backend_labels"]))
     hosted = read_hosted(faults, fleet["fleet_hosted_providers"])
     declared = read_aliases(faults, fleet["fleet_aliases"])
-    known_aliases, known_models = _keys(fleet["fleet_aliases"]), _keys(fleet["fleet_models"])
+    known_aliases, known_models = _Names.of(faults, fleet, "fleet_aliases"), _Names.of(faults, fleet, "fleet_models")
+    providers = _Names.of(faults, fleet, "fleet_hosted_providers")
     chains = Chains(
         faults,
         declared=declared,
@@ -38,15 +39,17 @@ def expand(inventory: Any) -> Catalog:
         hosted=hosted,
         known_aliases=known_aliases,
         known_models=known_models,
-        known_hosted=_hosted_keys(fleet["fleet_hosted_providers"]),
+        known_hosted=_hosted_keys(providers, fleet["fleet_hosted_providers"]),
         hosts=set(hosts_in),
     )
     aliases = chains.aliases()
-    _report_names(faults, set(hosts_in), known_models, known_aliases, _keys(fleet["fleet_hosted_providers"]))
+    _report_names(faults, set(hosts_in), known_models, known_aliases, providers)
+    _report_ambiguous(faults, hosted, known_aliases | known_models)
     placement = place(hosts, models)
     if len(hosts) == len(hosts_in):  # a faulty host may be the one that holds the model
         _report_homeless(faults, aliases, models, hosts, placement)
     identities = read_identities(faults, fleet["fleet_identities"], aliases, known_aliases, set(hosts_in))
+    known_identities = _identity_names(faults, fleet["fleet_identities"])
     catalog: Catalog = {
         "version": VERSION,
         "hosts": hosts,
@@ -55,8 +58,10 @@ def expand(inventory: Any) -> Catalog:
         "aliases": aliases,
         "identities": identities,
         "placement": placement,
-        "aperture": read_aperture(faults, fleet["fleet_aperture"], identities),
-        "hermes": read_hermes(faults, fleet["fleet_hermes"], identities=identities, aliases=aliases, models=models, hosted=hosted),
+        "aperture": read_aperture(faults, fleet["fleet_aperture"], identities, known_identities),
+        "hermes": read_hermes(
+            faults, fleet["fleet_hermes"], identities=identities, known=known_identities, aliases=aliases, models=models, hosted=hosted
+        ),
     }
     found = faults.lines()
     if found:
@@ -78,15 +83,37 @@ def sha256(catalog: Catalog) -> str:
     return hashlib.sha256(json.dumps(catalog, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
-def _keys(data: Any) -> Set[str]:
-    return {key for key in data if isinstance(key, str)} if isinstance(data, Mapping) else set()
+class _Names(Set[str]):
+    """The names that a variable declares, faulty entries included. Of a variable that is no mapping nothing is known: `x in names` is then true."""
+
+    unknown = False
+
+    @classmethod
+    def of(cls, faults: Faults, fleet: Mapping[str, Any], variable: str) -> _Names:
+        data = fleet[variable]
+        names = cls(key for key in data if isinstance(key, str)) if isinstance(data, Mapping) else cls()
+        names.unknown = faults.is_unreadable(variable) or not (data is None or isinstance(data, Mapping))
+        return names
+
+    def __contains__(self, name: object) -> bool:
+        return self.unknown or super().__contains__(name)
 
 
-def _hosted_keys(providers: Any) -> Set[str]:
-    names = set()
-    for name in _keys(providers):
-        models = providers[name].get("models") if isinstance(providers[name], Mapping) else None
-        names |= {f"{name}/{model}" for model in _keys(models)}
+def _hosted_keys(providers: _Names, data: Any) -> _Names:
+    names = _Names()
+    names.unknown = providers.unknown
+    for name in providers:
+        models = data[name].get("models") if isinstance(data[name], Mapping) else None
+        names |= {f"{name}/{model}" for model in models} if isinstance(models, Mapping) else set()
+    return names
+
+
+def _identity_names(faults: Faults, data: Any) -> _Names:
+    names = _Names()
+    names.unknown = not isinstance(data, list) or not data
+    for item in [] if names.unknown else data:
+        if isinstance(item, Mapping) and isinstance(item.get("name"), str):
+            names.add(item["name"])
     return names
 
 
@@ -103,6 +130,15 @@ def _report_names(faults: Faults, hosts: Set[str], models: Set[str], aliases: Se
                     f"is {owner[name]} already: hosts, models, aliases and providers need names of their own",
                 )
             owner.setdefault(name, f"one of {variable}")
+
+
+def _report_ambiguous(faults: Faults, hosted: Dict[str, HostedModel], local: Set[str]) -> None:
+    """LiteLLM also answers to `openai/<name>`: that must not mean a local and a hosted deployment at once."""
+    for model in hosted.values():
+        prefix, name = model["litellm"].split("/", 1)
+        if prefix == "openai" and name in local:
+            path = f"fleet_hosted_providers.{model['provider']}.models.{name}"
+            faults.add(path, shown(name), "is the name of a local model or alias already: the gateway could not tell them apart")
 
 
 def _report_homeless(

@@ -23,10 +23,22 @@ class Faults:
 
     def __init__(self) -> None:
         self._lines: dict[str, None] = {}
+        self._unread: set[str] = set()
 
     def add(self, path: str, found: str, allowed: str) -> None:
         """Add one fault; line breaks in values never break the line."""
+        if any(path.startswith(unread) for unread in self._unread):
+            return
         self._lines[" ".join(f"{path}: {found}: {allowed}".split())] = None
+
+    def add_unreadable(self, path: str, why: str) -> None:
+        """Report a variable whose template failed; nothing more is known about it, so nothing more is reported."""
+        self.add(path, "cannot be templated", why)
+        self._unread.add(path)
+
+    def is_unreadable(self, path: str) -> bool:
+        """Whether this variable could not be templated."""
+        return path in self._unread
 
     def lines(self) -> List[str]:
         """All faults, sorted, so that the order of an inventory does not show."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Optional, Tuple
 
 from ._catalog_faults import HIDDEN, MISSING, Faults, shown
 from ._catalog_input import HOST_VARIABLES
@@ -36,19 +36,21 @@ _INSIDE = [
 def read_hosts(faults: Faults, inventory: Dict[str, Dict[str, Any]]) -> Dict[str, Host]:
     """The hosts that are whole; a faulty one is reported and left out."""
     hosts: Dict[str, Host] = {}
+    by_host: Dict[str, _HostFaults] = {}
     for name, variables in inventory.items():
-        host = _read_host(faults, name, variables)
+        by_host[name] = _HostFaults()
+        host = _read_host(by_host[name], variables)
         if host is not None:
             hosts[name] = host
+    _report(faults, by_host)
     _report_shared(faults, inventory)
     return hosts
 
 
-def _read_host(faults: Faults, name: str, variables: Dict[str, Any]) -> Optional[Host]:
-    scoped = _Scoped(faults, name)
+def _read_host(scoped: _HostFaults, variables: Dict[str, Any]) -> Optional[Host]:
     reader = Reader(scoped, "", {key: variables.get(key) for key in HOST_VARIABLES}, HOST_VARIABLES)
     labels = reader.texts("fleet_labels", LABEL.fullmatch, LABEL_WORDS)
-    pool = Reader(scoped, "fleet_pool", variables.get("fleet_pool") or {}, _POOL_KEYS)
+    pool = Reader(scoped, "fleet_pool", {} if variables.get("fleet_pool") is None else variables["fleet_pool"], _POOL_KEYS)
     address = _read_address(reader, reader.flag("fleet_firewall_enabled"))
     cards = _read_cards(scoped, variables.get("fleet_cards"), labels, pool.data.get("supervisor", "systemd"))
     idle = pool.entries("idle_workload").get("driver", "none" if pool.data.get("supervisor") == "process" else "per_card")
@@ -59,21 +61,37 @@ def _read_host(faults: Faults, name: str, variables: Dict[str, Any]) -> Optional
             MISSING if wallet is None else "(empty)" if wallet == "" else HIDDEN,
             "must be the wallet that idle cards mine to, or fleet_pool.idle_workload must be {driver: none}",
         )
+    for bound, value in pool.entries("bounds").items():
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
+            pool.bad = True
+            scoped.add(f"fleet_pool.bounds.{bound}", shown(value), "must be a number above 0")
     local_only = reader.flag("fleet_local_only")
     if address is None or cards is None or reader.bad or pool.bad:
         return None
     return {"address": address, "local_only": local_only, "cards": cards, "pool": plain(pool.data)}
 
 
-class _Scoped(Faults):
-    """Faults of one host: its name stands before the path."""
+class _HostFaults(Faults):
+    """Faults of one host; kept until all hosts are read, so that a fault of every host can be one line."""
 
-    def __init__(self, faults: Faults, host: str) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self._all, self._host = faults, host
+        self.found: List[Tuple[str, str, str]] = []
 
     def add(self, path: str, found: str, allowed: str) -> None:
-        self._all.add(f"{self._host}: {path}", found, allowed)
+        self.found.append((path, found, allowed))
+
+
+def _report(faults: Faults, by_host: Dict[str, _HostFaults]) -> None:
+    where: Dict[Tuple[str, str, str], List[str]] = {}
+    for name, scoped in by_host.items():
+        for fault in scoped.found:
+            if faults.is_unreadable(f"{name}: {fault[0].split('.')[0].split('[')[0]}"):
+                continue
+            where.setdefault(fault, []).append(name)
+    for (path, found, allowed), names in where.items():
+        for name in ["every host"] if len(names) == len(by_host) > 1 else names:
+            faults.add(f"{name}: {path}", found, allowed)
 
 
 def _read_address(reader: Reader, firewall: bool) -> Optional[str]:

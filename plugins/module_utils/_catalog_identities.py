@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Any, Dict, List, Mapping, Optional, Set
+from typing import Any, Container, Dict, List, Mapping, Optional, Set
 
 from ._catalog_faults import HIDDEN, MISSING, Faults, shown
 from ._catalog_model import AGENT_CONTEXT, CLASSES, ROLES, TIERS, Alias, Aperture, Hermes, HostedModel, Identity, Model, link_context
@@ -29,6 +29,7 @@ def read_identities(faults: Faults, data: Any, aliases: Mapping[str, Alias], kno
         faults.add("fleet_identities", shown(data), "must be a list of {name, role, key_sha256, …}")
         return []
     identities: List[Identity] = []
+    sources: Dict[str, int] = {}
     first: Dict[str, Dict[str, int]] = {"name": {}, "key_sha256": {}}
     for index, item in enumerate(data):
         reader = Reader(
@@ -41,6 +42,14 @@ def read_identities(faults: Faults, data: Any, aliases: Mapping[str, Alias], kno
             if isinstance(value, str) and seen.setdefault(value, index) != index:
                 reader.fault(key, f"is fleet_identities[{seen[value]}]'s already: each identity needs its own", hide=key == "key_sha256")
         identity = _read_identity(reader, aliases, known, hosts)
+        for place, source in enumerate(_list(reader.data.get("tailnet"))):
+            if isinstance(source, str) and sources.setdefault(source, index) != index:
+                where = f"{reader.path}.tailnet[{place}]"
+                faults.add(
+                    where,
+                    shown(source),
+                    f"is fleet_identities[{sources[source]}]'s already: grants only add up, so a source has one identity",
+                )
         if identity is not None:
             identities.append(identity)
     return sorted(identities, key=lambda identity: identity["name"])
@@ -80,15 +89,20 @@ def check_pool_token(faults: Faults, data: Any) -> None:
         faults.add("fleet_pool_token", HIDDEN, f"must be a string of at least {_TOKEN_LENGTH} characters without white space")
 
 
-def read_aperture(faults: Faults, data: Any, identities: List[Identity]) -> Optional[Aperture]:
+def read_aperture(faults: Faults, data: Any, identities: List[Identity], known: Container[str]) -> Optional[Aperture]:
     """Aperture's settings; None when the fleet has no Aperture."""
     if data is None:
         return None
     reader = Reader(faults, "fleet_aperture", data, ("admin", "identity", "retention", "compatibility"))
     admin = reader.text("admin", _LOGIN, "must be exactly one login, such as anna@example.com")
-    identity = _one_of(reader, "identity", identities)
+    identity = _one_of(reader, "identity", known)
     retention = reader.text("retention", _RETENTION, "must be 0 (keep nothing) or a duration such as 30d or 12h", required=False)
-    flags = Reader(faults, "fleet_aperture.compatibility", reader.data.get("compatibility") or {}, _COMPATIBILITY)
+    flags = Reader(
+        faults,
+        "fleet_aperture.compatibility",
+        {} if reader.data.get("compatibility") is None else reader.data["compatibility"],
+        _COMPATIBILITY,
+    )
     compatibility = {name: flags.flag(name) if name in flags.data else name == "openai_chat" for name in _COMPATIBILITY}
     if not any(compatibility.values()):
         reader.fault("compatibility", "must leave at least one of " + ", ".join(_COMPATIBILITY) + " true")
@@ -102,6 +116,7 @@ def read_hermes(
     data: Any,
     *,
     identities: List[Identity],
+    known: Container[str],
     aliases: Mapping[str, Alias],
     models: Mapping[str, Model],
     hosted: Mapping[str, HostedModel],
@@ -110,22 +125,22 @@ def read_hermes(
     if data is None:
         return None
     reader = Reader(faults, "fleet_hermes", data, ("identity", "base_url", "main", "delegate", "vision", "small", "max_tokens"))
-    identity = _one_of(reader, "identity", identities)
+    identity = _one_of(reader, "identity", known)
     base_url = reader.text("base_url", _URL, "must be the URL that Hermes calls, such as http://ai/v1")
-    granted = next((known["aliases"] for known in identities if known["name"] == identity), [])
+    granted = next((one["aliases"] for one in identities if one["name"] == identity), None)
     named = {key: reader.data.get(key) for key in ("main", "delegate", "vision", "small") if reader.data.get(key) is not None}
     if "main" not in named:
         reader.fault("main", "must be the alias of the agent's main model")
     for key, alias in named.items():
         if not isinstance(alias, str) or alias not in aliases:
             reader.fault(key, "must be an alias of fleet_aliases")
-        elif identity is not None and alias not in granted:
+        elif granted is not None and alias not in granted:
             reader.fault(key, f"is not granted to {identity}: add it to that identity in fleet_identities")
     main = named.get("main")
-    if isinstance(main, str) and main in aliases:
+    if isinstance(main, str) and main in aliases and not aliases[main]["agent"]:  # an agent's alias is proven where it is declared
         _prove_main(reader, aliases[main], dict(models), dict(hosted))
     vision = named.get("vision")
-    if isinstance(vision, str) and vision in aliases and aliases[vision]["kind"] != "vision":
+    if isinstance(vision, str) and vision in aliases and aliases[vision]["kind"] not in ("vision", ""):
         reader.fault("vision", "must be an alias of kind vision")
     max_tokens = reader.number("max_tokens", 4096) or 4096
     if reader.bad or identity is None or base_url is None or not isinstance(main, str):
@@ -149,9 +164,13 @@ def _prove_main(reader: Reader, alias: Alias, models: Dict[str, Model], hosted: 
         reader.fault("main", f"an agent's main model needs at least {AGENT_CONTEXT} tokens of context on every link; the least is {least}")
 
 
-def _one_of(reader: Reader, key: str, identities: List[Identity]) -> Optional[str]:
+def _one_of(reader: Reader, key: str, known: Container[str]) -> Optional[str]:
     value = reader.data.get(key)
-    if isinstance(value, str) and any(identity["name"] == value for identity in identities):
+    if isinstance(value, str) and value in known:
         return value
     reader.fault(key, "must be the name of one of fleet_identities")
     return None
+
+
+def _list(value: Any) -> List[Any]:
+    return value if isinstance(value, list) else []

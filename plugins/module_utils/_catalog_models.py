@@ -76,9 +76,9 @@ def _read_model(reader: Reader, backend_labels: Dict[str, List[str]]) -> Optiona
         "declared_context": reader.number("declared_context"),
     }
     wrong = [endpoint for endpoint in model["endpoints"] if endpoint not in ENDPOINTS_OF_KIND[kind]]
-    if wrong or (reader.data.get("endpoints") == []):
+    if reader.data.get("kind") in KINDS and (wrong or reader.data.get("endpoints") == []):
         reader.fault("endpoints", f"kind {kind} answers " + ", ".join(ENDPOINTS_OF_KIND[kind]))
-    if model["dimensions"] is not None and kind != "embedding":
+    if model["dimensions"] is not None and kind != "embedding" and reader.data.get("kind") in KINDS:
         reader.fault("dimensions", "belongs to kind embedding")
     return None if reader.bad else model
 
@@ -109,7 +109,13 @@ def read_hosted(faults: Faults, data: Any) -> Dict[str, HostedModel]:
 
 def _read_provider(name: str, reader: Reader) -> Dict[str, HostedModel]:
     prefix = reader.text("litellm", _PREFIX, "must be LiteLLM's provider prefix, such as openai, anthropic, openrouter") or ""
-    base = reader.text("api_base", _URL, "must be an http(s) URL without user, query or fragment", required=prefix == "openai")
+    base = reader.text(
+        "api_base",
+        _URL,
+        "must be an http(s) URL without user, query or fragment",
+        required=prefix == "openai",
+        hide="@" in str(reader.data.get("api_base")),
+    )
     key_env = reader.text(
         "key_env", _ENV, "must be the name of an environment variable that starts with FLEET_ (never the key itself)", hide=True
     )
