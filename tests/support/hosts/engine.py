@@ -66,6 +66,11 @@ def dismantle() -> None:
     if before.exists():
         FORWARDING.write_text(before.read_text())
         before.unlink()
+    if _mounted(NAMESPACE):
+        enter = ["nsenter", f"--mount={NAMESPACE}"]
+        subprocess.run(
+            [*enter, "find", "/sys/fs/cgroup/libpod_parent", "-depth", "-type", "d", "-delete"], capture_output=True, check=False
+        )
     for mount in (NAMESPACE, RUN):
         if _mounted(mount):
             subprocess.run(["umount", str(mount)], check=True)

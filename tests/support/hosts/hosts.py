@@ -6,7 +6,6 @@ from __future__ import annotations
 import argparse
 import ipaddress
 import json
-import os
 import shutil
 import socket
 import subprocess
@@ -136,8 +135,7 @@ def reboot(hosts: HostSet, host: Host) -> int:
 
 def enter(hosts: HostSet, host: Host, argv: list[str]) -> int:
     terminal = ["--interactive", "--tty"] if sys.stdin.isatty() else ["--interactive"]
-    command = engine.command("exec", *terminal, hosts.container(host), *(argv or ["bash"]))
-    os.execvp(command[0], command)
+    return subprocess.run(engine.command("exec", *terminal, hosts.container(host), *(argv or ["bash"])), check=False).returncode
 
 
 def _state(hosts: HostSet, host: Host) -> str | None:
@@ -186,7 +184,8 @@ def _create(hosts: HostSet, host: Host, libnvml: Path) -> None:
     # apt locks its archive folder: one a host
     archives = CACHE / "apt" / name
     wheels = CACHE / "pip"
-    for folder in (archives, wheels):
+    artifacts = CACHE / "artifacts"  # what tests/support/demo_artifacts.py makes; the inventory names it by file:// URL
+    for folder in (archives, wheels, artifacts):
         folder.mkdir(parents=True, exist_ok=True)
     options = [
         *("--name", name, "--hostname", host.name, "--label", LABEL, "--network", hosts.network, "--ip", host.address),
@@ -199,6 +198,7 @@ def _create(hosts: HostSet, host: Host, libnvml: Path) -> None:
         *(f"--add-host={other.name}:{other.address}" for other in hosts.hosts if other is not host),
         *("--volume", f"{described}:/etc/gpu-sim:ro"),
         *("--volume", f"{archives}:/var/cache/apt/archives", "--volume", f"{wheels}:/var/cache/pip"),
+        *("--volume", f"{artifacts}:/opt/demo-artifacts:ro"),
     ]
     engine.podman("create", *options, image.tag(host.suite), "/sbin/init")
     engine.podman("cp", f"{FILES}/.", f"{name}:/")

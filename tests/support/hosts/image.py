@@ -48,7 +48,9 @@ def ensure(suites: list[str]) -> None:
     missing = [suite for suite in dict.fromkeys(suites) if "true" not in _exists(tag(suite))]
     if not missing:
         return
-    print(f"Making base images ({', '.join(missing)}) with mmdebstrap from Debian's packages: the simulated hosts boot from them", flush=True)
+    print(
+        f"Making base images ({', '.join(missing)}) with mmdebstrap from Debian's packages: the simulated hosts boot from them", flush=True
+    )
     began = time.monotonic()
     with ThreadPoolExecutor() as pool:
         list(pool.map(_make, missing))

@@ -38,8 +38,9 @@ class Cards:
 
     def lay_out(self, cards: Sequence[Card]) -> None:
         """Makes the folder hold exactly these cards, healthy and unused; their order is NVML's index order."""
-        shutil.rmtree(self.directory / "cards", ignore_errors=True)
-        (self.directory / "cards").mkdir(parents=True)
+        for part in ("cards", "miner"):
+            shutil.rmtree(self.directory / part, ignore_errors=True)
+            (self.directory / part).mkdir(parents=True)
         for place, card in enumerate(cards):
             folder = self.directory / "cards" / f"{place:02d}"
             (folder / "procs").mkdir(parents=True)
@@ -87,8 +88,8 @@ class Cards:
 
     def restore(self, uuid: str) -> None:
         """The card works again."""
-        (self.folder(uuid) / "mode").unlink(missing_ok=True)
-        (self.folder(uuid) / "held").unlink(missing_ok=True)
+        for file in ("mode", "held", "held_until"):
+            (self.folder(uuid) / file).unlink(missing_ok=True)
 
     def hold(self, uuid: str, mib: int) -> None:
         """Takes memory that no process owns; 0 gives it back."""
@@ -97,6 +98,11 @@ class Cards:
     def set_init(self, code: int | str) -> None:
         """What nvmlInit answers: 0, an NVML error number (9 driver not loaded, 18 version mismatch), or "hang"."""
         _write(self.directory / "init", str(code))
+
+    def set_miner_faults(self, uuid: str, faults: str) -> None:
+        """What the stand-in miner of that card does wrong, as its own docstring lists; "" for nothing."""
+        self.folder(uuid)
+        _write(self.directory / "miner" / uuid, faults)
 
     def claim(self, uuid: str, mib: int, pid: int | None = None) -> Path:
         """Lets a process use memory of the card; returns the file to remove. It stops counting when the process ends."""
@@ -141,6 +147,9 @@ def main(arguments: Iterable[str] | None = None) -> int:
     hold = verbs.add_parser("hold", help="memory that no process owns; 0 gives it back")
     hold.add_argument("uuid")
     hold.add_argument("mib", type=int)
+    miner = verbs.add_parser("miner", help="what the card's stand-in miner does wrong (its docstring lists the words); none = nothing")
+    miner.add_argument("uuid")
+    miner.add_argument("faults", nargs="*")
     verbs.add_parser("init", help="what nvmlInit answers: 0, an error number, hang").add_argument("code")
     options = parser.parse_args(None if arguments is None else list(arguments))
     cards = Cards(options.dir)
@@ -152,6 +161,8 @@ def main(arguments: Iterable[str] | None = None) -> int:
             cards.lay_out([Card(uuid, int(mib or 12288)) for uuid, _, mib in (text.partition("=") for text in options.card)])
         elif options.verb == "hold":
             cards.hold(options.uuid, options.mib)
+        elif options.verb == "miner":
+            cards.set_miner_faults(options.uuid, " ".join(options.faults))
         elif options.verb == "init":
             cards.set_init(options.code)
         else:

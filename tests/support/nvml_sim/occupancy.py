@@ -3,7 +3,8 @@
 
 A model server on a CPU does not register with NVML. This watches for processes that have a card's UUID in CUDA_VISIBLE_DEVICES and
 writes cards/<nn>/procs/<pid>: $GPU_SIM_MIB of that process's environment, else its resident memory. Launchers that only pass the
-variable on do not count, nor do processes that write their own file (the stand-in miner). Standard library only.
+variable on do not count, nor do processes that write their own file (the stand-in miner). It also gives back the memory that a
+process kept beyond its end (cards/<nn>/held_until: "<pid> <seconds>", or "forever"). Standard library only.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ INTERVAL_S = 0.15
 PAGES_A_MIB = (1 << 20) // os.sysconf("SC_PAGE_SIZE")
 # holders of the occupant lock, shells, and our own helpers: they have the variable, but never a CUDA context
 LAUNCHERS = {"flock", "sh", "bash", "dash", "env", "timeout", "sleep", "setpriv", "systemd", "(sd-executor)", "lease-pool"}
-MINER = "standin-miner"  # writes its own file
+MINER = "standin_miner.py"  # writes its own file
 
 
 def program(cmdline: bytes) -> str:
@@ -65,6 +66,7 @@ class Occupancy:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.written: dict[Path, int] = {}
+        self.ended: dict[Path, float] = {}  # when the owner of a card's kept memory was first seen to be gone
 
     def scan(self) -> None:
         now = users()
@@ -77,6 +79,7 @@ class Occupancy:
             for pid, mib in now.get(uuid, {}).items():
                 wanted[card / "procs" / str(pid)] = mib
             self._remove_ended(card / "procs")
+            self._free_kept(card)
         for file in self.written.keys() - wanted.keys():
             file.unlink(missing_ok=True)
         for file, mib in wanted.items():
@@ -92,6 +95,18 @@ class Occupancy:
         for file in procs.glob("[0-9]*"):
             if not Path(f"/proc/{file.name}").exists():
                 file.unlink(missing_ok=True)
+
+    def _free_kept(self, card: Path) -> None:
+        try:
+            pid, seconds = (card / "held_until").read_text().split()
+        except OSError:
+            self.ended.pop(card, None)
+            return
+        if Path(f"/proc/{pid}").exists() or seconds == "forever":
+            return
+        if time.monotonic() - self.ended.setdefault(card, time.monotonic()) >= float(seconds):
+            (card / "held").unlink(missing_ok=True)
+            (card / "held_until").unlink(missing_ok=True)
 
 
 def main() -> None:
