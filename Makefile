@@ -33,7 +33,7 @@ machine:  ## Install what simulated hosts need on this machine (apt, as root)
 	@tests/tools/prepare_machine.sh
 
 artifacts: venv  ## Fetch the demo's model, build its stand-in miner and projector
-	@$(BIN)/python tests/support/demo_artifacts.py
+	@$(BIN)/python -m tests.support.demo_artifacts
 
 demo: machine venv artifacts  ## Two simulated hosts, the real rollout, acceptance, and a table of what happened
 	@$(HOSTS) up
