@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from lease_pool.config import CardConfig, ModelConfig, PoolConfig
@@ -48,8 +48,8 @@ class Endpoint:
 class LaunchSpec:
     """One worker to start on one card, complete: `exec-worker` or the guard needs nothing else.
 
-    `argv` and `env` have every placeholder filled except `{api_key_file}`, `{socket}`, `{host}` and `{port}`, which only the supervisor
-    knows; it fills them anywhere in an argument or in a value of `env`. `memory_mib` is what must be free on the card before the server starts.
+    `argv` and `env` have every placeholder filled except `{api_key_file}`, `{socket}`, `{host}` and `{port}`, which only the
+    supervisor knows; it fills them anywhere in an argument or in a value of `env`. `memory_mib` is what must be free on the card before the server starts.
     """
 
     slot: str
@@ -68,8 +68,16 @@ class SupervisorError(Exception):
     """A stop, start or wait failed; the message says what was tried, on which card, and what was found."""
 
 
+class OccupiedElsewhere(SupervisorError):
+    """Another pool or a `run` borrower holds the card's occupant lock: nothing was touched, the request goes back to its queue."""
+
+
 class Occupancy(Protocol):
-    """One worker's time on one card, from the idle workload's stop to its return. All awaits are bounded by the caller."""
+    """One worker's time on one card, from the idle workload's stop to its return. All awaits are bounded by the caller.
+
+    The order is `freed`, `exited`/`end`, `returned`. When a next request is in line, or the card is to stay without its idle workload (drain,
+    quarantine), `returned` is not called: `occupy`, or `hold` and `stop_idle`, follow directly on `end`.
+    """
 
     @property
     def endpoint(self) -> Endpoint: ...
@@ -133,6 +141,18 @@ class Supervisor(Protocol):
 
     async def hold(self, card: CardConfig, held: bool) -> None:
         """Make or remove what keeps the idle workload down over reboots (`<state_dir>/hold/<slot>`)."""
+
+
+@runtime_checkable
+class Lender(Protocol):
+    """A supervisor that takes a lent card home by itself, even when the pool is killed (process supervisor). Without it the core lends with
+    `stop_idle`, the lock and `start_idle`; systemd's units bring the miner back after a killed pool.
+    """
+
+    async def lend(self, card: CardConfig, free_s: float) -> Occupancy:
+        """Like `occupy` with the borrower's command in the worker's place: `freed` returns once the lock is free for the borrower, `end` and
+        `exited` once the loan is over and the lock is free again.
+        """
 
 
 # --- core <-> data plane ---------------------------------------------------------------------------------------------
@@ -204,7 +224,10 @@ class Core(Protocol):
         """The model of an alias or model name; None when unknown."""
 
     def admit(self, model: str) -> None:
-        """Decided before any byte is sent: return, or raise Refused (503 draining or no usable card, 429 queue full, 502 all fitting cards back off)."""
+        """Decided before any byte is sent: return, or raise Refused.
+
+        503 draining or no usable card, 429 queue full, 502 the model backs off on all fitting cards.
+        """
 
     def lease(self, demand: Demand) -> AbstractAsyncContextManager[Grant]:
         """Enter: wait for a card or a share of a worker, and for the worker to be ready. Raises Refused on every bound.
