@@ -73,7 +73,7 @@ class Forward:
 
     async def _pass_on(self) -> None:
         head, reply, stream = self._exchange.head, self._reply, self._call.stream
-        if head.code >= 300:
+        if not 200 <= head.code < 300:
             await self._refused_by_worker()
         content_type = head.headers.get("Content-Type", "application/octet-stream").encode("utf-8", "surrogateescape")
         is_events = content_type.startswith(EVENTS)

@@ -1,0 +1,241 @@
+"""What a client may do with HTTP/1.1 itself: odd but valid is served, invalid or ambiguous is refused in the envelope, slow is bounded."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+from lease_pool import http_server, incoming
+
+from tests.support.worker_fake_core import CHAT, TOKEN
+from tests.support.worker_rig import STREAM, Rig, get, head, make_rig, post
+from tests.support.worker_scripted import CHUNKED_END, chunk
+
+AUTH = f"Authorization: Bearer {TOKEN}\r\n".encode()
+BODY = json.dumps(CHAT).encode()
+LENGTH = f"Content-Length: {len(BODY)}\r\n".encode()
+LINE = b"POST /v1/chat/completions HTTP/1.1\r\nHost: p\r\n" + AUTH
+
+AMBIGUOUS = {
+    "length and chunked": LINE + LENGTH + b"Transfer-Encoding: chunked\r\n\r\n" + chunk(BODY) + CHUNKED_END,
+    "two lengths": LINE + LENGTH + b"Content-Length: 3\r\n\r\n" + BODY,
+    "two equal lengths": LINE + LENGTH + LENGTH + b"\r\n" + BODY,
+    "a list of lengths": LINE + f"Content-Length: {len(BODY)}, {len(BODY)}\r\n\r\n".encode() + BODY,
+    "signed length": LINE + f"Content-Length: +{len(BODY)}\r\n\r\n".encode() + BODY,
+    "hex length": LINE + b"Content-Length: 0x10\r\n\r\n" + BODY,
+    "unknown coding": LINE + b"Transfer-Encoding: xchunked\r\n\r\n" + BODY,
+    "chunked not last": LINE + b"Transfer-Encoding: chunked, identity\r\n\r\n" + chunk(BODY) + CHUNKED_END,
+    "space before colon": LINE + b"Transfer-Encoding : chunked\r\n\r\n" + chunk(BODY) + CHUNKED_END,
+    "folded header": LINE + b"X: a\r\n b\r\n" + LENGTH + b"\r\n" + BODY,
+    "bare LF": (LINE + LENGTH + b"\r\n").replace(b"\r\n", b"\n") + BODY,
+    "bare CR in a value": LINE + b"X: a\rb\r\n" + LENGTH + b"\r\n" + BODY,
+    "zero byte": LINE + b"X: a\0b\r\n" + LENGTH + b"\r\n" + BODY,
+    "no host": b"POST /v1/chat/completions HTTP/1.1\r\n" + AUTH + LENGTH + b"\r\n" + BODY,
+    "bad version": LINE.replace(b"HTTP/1.1", b"HTTP/9.9") + LENGTH + b"\r\n" + BODY,
+    "bad chunk size": LINE + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n",
+    "chunk longer than it says": LINE + b"Transfer-Encoding: chunked\r\n\r\n3\r\nabcdef\r\n0\r\n\r\n",
+    "TLS hello": bytes.fromhex("16030100a5010000a10303") + b"\0" * 40,
+    "HTTP/2 preface": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+    "not HTTP": b"hello\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("shape", AMBIGUOUS)
+async def test_invalid_and_ambiguous_requests_are_refused_in_the_envelope_and_never_reach_a_worker(tmp_path: Path, shape: str) -> None:
+    async with make_rig(tmp_path) as rig:
+        client = await rig.connect()
+        await client.send(AMBIGUOUS[shape] + get("/v1/models"))
+        answer = await asyncio.wait_for(client.answer(), 5)
+        assert 400 <= answer.status < 500
+        assert answer.error()["type"] in ("invalid_request_error", "authentication_error")
+        assert TOKEN.encode() not in answer.body
+        assert answer.headers["connection"] == "close"
+        assert await client.closed()
+        assert not rig.worker.received
+        assert not rig.core.demands
+
+
+async def test_an_endless_header_or_too_many_are_refused(tmp_path: Path) -> None:
+    async with make_rig(tmp_path) as rig:
+        for junk in (b"X: " + b"a" * 9000 + b"\r\n", b"".join(b"X%d: a\r\n" % i for i in range(200))):
+            answer = await rig.ask(LINE + junk + LENGTH + b"\r\n" + BODY)
+            assert answer.status == 400
+            assert answer.error()
+        answer = await rig.ask(get("/" + "a" * 9000))
+        assert answer.status == 400
+
+
+async def test_pipelined_requests_are_answered_in_order(tmp_path: Path) -> None:
+    async with make_rig(tmp_path) as rig:
+        client = await rig.connect()
+        await client.send(get("/v1/models") + post() + post(STREAM) + get("/nothing") + post() + get("/health"))
+        assert [(await client.answer()).status for _ in range(6)] == [200, 200, 200, 404, 200, 200]
+        await client.send(get("/health") * 100)
+        assert [(await client.answer()).status for _ in range(100)] == [200] * 100
+
+
+async def test_chunked_requests_with_extensions_and_trailers_are_served(tmp_path: Path) -> None:
+    async with make_rig(tmp_path) as rig:
+        body = b"5;ext=1\r\n" + BODY[:5] + b"\r\n" + chunk(BODY[5:]) + b"0\r\nX-Trailer: t\r\n\r\n"
+        client = await rig.connect()
+        for _ in range(2):
+            await client.send(LINE + b"Transfer-Encoding: chunked\r\nTrailer: X-Trailer\r\n\r\n" + body)
+            assert (await client.answer()).status == 200
+        assert [r.body for r in rig.worker.received] == [BODY, BODY]
+        assert "transfer-encoding" not in rig.worker.received[0].headers
+        assert "trailer" not in rig.worker.received[0].headers
+
+
+async def test_expect_100_continue_is_answered_before_the_body_and_only_when_it_will_be_read(tmp_path: Path) -> None:
+    async with make_rig(tmp_path) as rig:
+        client = await rig.connect()
+        await client.send(LINE + LENGTH + b"Expect: 100-continue\r\n\r\n")
+        assert (await client.answer()).status == 100
+        await client.send(BODY)
+        assert (await client.answer()).status == 200
+        assert "expect" not in rig.worker.received[0].headers
+        for data, status in (
+            (LINE.replace(AUTH, b"") + LENGTH + b"Expect: 100-continue\r\n\r\n", 401),
+            (LINE + b"Content-Length: 999999999\r\nExpect: 100-continue\r\n\r\n", 413),
+            (LINE.replace(b"/v1/chat", b"/v9/chat") + LENGTH + b"Expect: 100-continue\r\n\r\n", 404),
+            (LINE + LENGTH + b"Expect: something-else\r\n\r\n", 417),
+        ):
+            assert (await rig.ask(data)).status == status
+
+
+async def test_http_1_0_clients_get_unframed_bodies_and_a_close(tmp_path: Path) -> None:
+    async with make_rig(tmp_path) as rig:
+        old = b"POST /v1/chat/completions HTTP/1.0\r\n" + AUTH
+        for data in (CHAT, STREAM):
+            body = json.dumps(data).encode()
+            client = await rig.connect()
+            await client.send(old + b"Connection: keep-alive\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+            answer = await client.answer()
+            assert answer.status == 200
+            assert "transfer-encoding" not in answer.headers
+            assert answer.headers["connection"] == "close"
+            assert await client.closed()
+        assert answer.body.endswith(b"data: [DONE]\n\n")
+        assert (await rig.ask(b"GET /health HTTP/1.0\r\n\r\n")).status == 200
+
+
+async def test_connection_close_is_kept_and_keep_alive_is_the_default(tmp_path: Path) -> None:
+    async with make_rig(tmp_path) as rig:
+        client = await rig.connect()
+        for _ in range(3):
+            await client.send(post())
+            assert "connection" not in (await client.answer()).headers
+        await client.send(post(Connection="close"))
+        assert (await client.answer()).headers["connection"] == "close"
+        assert await client.closed()
+        assert rig.worker.connections == 1  # the worker's connection was kept as well
+
+
+async def test_head_requests_have_no_body(tmp_path: Path) -> None:
+    async with make_rig(tmp_path) as rig:
+        client = await rig.connect()
+        for path, status in (("/health", 200), ("/v1/models", 200), ("/nothing", 404)):
+            await client.send(head("HEAD", path))
+            answer = await client.answer(no_body=True)
+            assert answer.status == status
+            assert int(answer.headers["content-length"]) > 0
+
+
+async def test_an_upgrade_is_ignored_and_the_request_served(tmp_path: Path) -> None:
+    async with make_rig(tmp_path) as rig:
+        for upgrade in ("websocket", "h2c"):
+            answer = await rig.ask(post(Connection="Upgrade", Upgrade=upgrade))
+            assert answer.status == 200
+        assert all("upgrade" not in r.headers for r in rig.worker.received)
+
+
+async def test_a_slow_head_is_cut_at_its_bound_and_a_slow_body_answered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_server, "HEAD_S", 0.3)
+    monkeypatch.setattr(incoming, "BODY_STALL_S", 0.3)
+    async with make_rig(tmp_path) as rig:
+        client = await rig.connect()
+
+        async def drip() -> None:
+            for byte in LINE * 100:
+                await client.send(bytes([byte]))
+                await asyncio.sleep(0.01)
+
+        dripping = asyncio.ensure_future(drip())
+        answer = await asyncio.wait_for(client.answer(), 2)
+        dripping.cancel()
+        assert (answer.status, answer.error()["code"]) == (408, "head_too_slow")
+        second = await rig.ask(LINE + LENGTH + b"\r\n" + BODY[:4])
+        assert (second.status, second.error()["code"]) == (408, "body_too_slow")
+        third = await rig.connect()  # slow on a connection that has served before
+        await third.send(get("/health"))
+        assert (await third.answer()).status == 200
+        await third.send(b"GET /hea")
+        assert (await asyncio.wait_for(third.answer(), 2)).status == 408
+
+
+async def test_a_body_that_drips_for_ever_has_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(incoming, "BODY_S", 0.4)
+    async with make_rig(tmp_path) as rig:
+        client = await rig.connect()
+        await client.send(LINE + b"Content-Length: 100000\r\n\r\n")
+
+        async def drip() -> None:
+            while True:
+                await client.send(b" ")
+                await asyncio.sleep(0.02)
+
+        dripping = asyncio.ensure_future(drip())
+        answer = await asyncio.wait_for(client.answer(), 3)
+        dripping.cancel()
+        assert answer.status == 408
+
+
+async def test_connections_over_the_limit_are_refused_and_idle_ones_in_their_thousands_do_no_harm(tmp_path: Path) -> None:
+    async with make_rig(tmp_path) as rig:
+        server = rig.plane._http
+        assert server is not None
+        server.connections_max = 300
+        idle = [await rig.connect() for _ in range(300)]
+        over = await rig.connect()
+        answer = await over.answer()
+        assert (answer.status, answer.error()["code"], answer.headers["retry-after"]) == (503, "too_many_connections", "1")
+        await idle[0].send(post())
+        assert (await idle[0].answer()).status == 200
+        for client in idle[1:]:
+            client.close()
+        await _until(rig, 1)
+        assert (await rig.ask(post())).status == 200
+
+
+async def test_an_idle_connection_is_closed_after_its_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_server, "IDLE_S", 0.3)
+    async with make_rig(tmp_path) as rig:
+        client = await rig.connect()
+        assert await asyncio.wait_for(client.closed(), 2)
+
+
+@pytest.mark.long
+async def test_ten_thousand_idle_connections_leave_the_pool_answering(tmp_path: Path) -> None:
+    async with make_rig(tmp_path) as rig:
+        idle = []
+        for _ in range(10_000):
+            try:
+                idle.append(await rig.connect())
+            except OSError:  # both ends are in this process: two descriptors a connection
+                break
+        assert len(idle) == 10_000 or len(idle) > 400
+        for _ in range(20):
+            assert (await asyncio.wait_for(rig.ask(post()), 2)).status == 200
+        for client in idle:
+            client.reset()
+        await _until(rig, 0)
+
+
+async def _until(rig: Rig, connections: int) -> None:
+    server = rig.plane._http
+    assert server is not None
+    async with asyncio.timeout(5):
+        while server.open_connections > connections:
+            await asyncio.sleep(0.01)
