@@ -22,12 +22,15 @@ attributes:
 options: {}
 attributes:
   check_mode:
+    description: Can run in C(check_mode) and return the predicted change without making it.
     support: full
     details: The module only reads.
   diff_mode:
+    description: Returns what changed, or would change, with C(--diff).
     support: N/A
     details: The module changes nothing.
   idempotent:
+    description: A second run with the same options changes nothing.
     support: full
     details: The module changes nothing.
 """

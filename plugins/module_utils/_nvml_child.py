@@ -79,4 +79,4 @@ def main(question: t.Sequence[str]) -> Json:
 
 
 if __name__ == "__main__":
-    print(json.dumps(main(sys.argv[1:])))
+    sys.stdout.write(json.dumps(main(sys.argv[1:])))

@@ -17,6 +17,8 @@ Json = t.Dict[str, t.Any]
 
 # States in which a card is out of service until somebody resumes it.
 OUT_OF_SERVICE = ("drained", "quarantined")
+# States in which nothing of ours happens on a card.
+AT_REST = ("mining", "missing", *OUT_OF_SERVICE)
 
 
 class PoolError(Exception):
@@ -110,7 +112,7 @@ def busy_with(status: Json, card: t.Optional[str]) -> t.List[str]:
             waiting.append(
                 f"{one['slot']} {one['uuid']} has lease {lease.get('id')} of {lease.get('model') or 'a borrower'} since {lease.get('since')}"
             )
-        elif card is not None and one["state"] not in (*OUT_OF_SERVICE, "missing"):
+        elif one["state"] not in AT_REST or (card is not None and one["state"] == "mining"):
             waiting.append(f"{one['slot']} {one['uuid']} is {one['state']}")
     if card is None and not status["draining"]:
         waiting.append("the pool is not draining")

@@ -56,12 +56,8 @@ def _as_is(status: Json, uuid: t.Optional[str]) -> Json:
     if uuid is None:
         return {"draining": status["draining"], "reason": status.get("drain_reason")}
     card = find_card(status, uuid)
-    return {"card": uuid, "state": "drained" if _leaving(card) else card["state"], "reason": card.get("reason")}
-
-
-def _leaving(card: Json) -> bool:
-    """A drain of a card that still serves is pending: it needs no second one."""
-    return bool(card.get("draining"))
+    # A held card that still serves, or is missing, needs no second hold.
+    return {"card": uuid, "state": card.get("hold") or card["state"], "reason": card.get("reason")}
 
 
 def _to_be(before: Json, drained: bool, reason: t.Optional[str]) -> Json:

@@ -10,7 +10,8 @@ author: agentic.gpu_fleet contributors (@agentic)
 version_added: 0.1.0
 short_description: Send one real request to a gateway or pool and check the answer
 description:
-  - Sends one chat, stream, vision, embedding, completion, responses or rerank request, waits for the whole answer, and says what came, when, and which card served it.
+  - Sends one chat, stream, vision, embedding, completion, responses or rerank request and waits for the whole answer.
+  - Says what came, when, and which card served it.
   - The task fails when the status is not an expected one, when a stream ends without C([DONE]) or carries an error event, and when an answer is empty.
   - Such a request borrows a card. O(kind=models) reads the list of models and borrows none.
 extends_documentation_fragment:
@@ -229,7 +230,7 @@ def main() -> None:
             "model": {"type": "str"},
             "prompt": {"type": "str", "default": "Answer with one word. What do idle cards do?"},
             "image": {"type": "str"},
-            "max_tokens": {"type": "int", "default": 16},
+            "max_tokens": {"type": "int", "default": 16, "no_log": False},
             "dimensions": {"type": "int"},
             "extra_body": {"type": "dict", "default": {}},
             "api_key": {"type": "str", "no_log": True},

@@ -10,15 +10,12 @@ author: agentic.gpu_fleet contributors (@agentic)
 version_added: 0.1.0
 short_description: Read whether a miner really mines
 description:
-  - Reads a miner's HTTP summary on the host and returns its hashrate and the age of its last accepted share, the two things that tell a working miner from a running one.
+  - Reads a miner's HTTP summary on the host and returns its hashrate and the age of its last accepted share.
+  - These two tell a working miner from one that merely runs.
   - A miner that does not answer is a result (RV(reachable=false)), not a failure of the task, since a card that serves a request has no miner.
 extends_documentation_fragment:
   - agentic.gpu_fleet.attributes.info_module
   - agentic.gpu_fleet.attributes.actiongroup_gpu_fleet
-attributes:
-  check_mode: {}
-  diff_mode: {}
-  idempotent: {}
 options:
   url:
     description:

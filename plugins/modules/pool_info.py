@@ -16,10 +16,6 @@ extends_documentation_fragment:
   - agentic.gpu_fleet.pool
   - agentic.gpu_fleet.attributes.info_module
   - agentic.gpu_fleet.attributes.actiongroup_gpu_fleet
-attributes:
-  check_mode: {}
-  diff_mode: {}
-  idempotent: {}
 options:
   events_since:
     description:
