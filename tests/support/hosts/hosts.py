@@ -24,7 +24,7 @@ from tests.support.hosts.paths import BUILD, CACHE, FILES, SSH_KEY
 from tests.support.nvml_sim import library
 from tests.support.nvml_sim.cards import Card, Cards
 
-BOOT_S = 60
+BOOT_S = 120  # seconds on an idle machine, longer beside a whole test run
 LABEL = "gpu-fleet-hosts"
 NVML_SIM = Path(library.__file__).parent
 

@@ -1,6 +1,6 @@
 """Writes the demo's inventory for a second copy of its hosts: the same files, other addresses and secrets of its own.
 
-    inventory.py FOLDER SUBNET        inventory.py build/molecule/inventory 10.89.78.0/24
+inventory.py FOLDER SUBNET        inventory.py build/molecule/inventory 10.89.78.0/24
 """
 
 from __future__ import annotations

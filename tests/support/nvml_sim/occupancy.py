@@ -16,8 +16,9 @@ from pathlib import Path
 
 INTERVAL_S = 0.15
 PAGES_A_MIB = (1 << 20) // os.sysconf("SC_PAGE_SIZE")
-# holders of the occupant lock, shells, and our own helpers: they have the variable, but never a CUDA context
-LAUNCHERS = {"flock", "sh", "bash", "dash", "env", "timeout", "sleep", "setpriv", "systemd", "(sd-executor)", "lease-pool"}
+# holders of the occupant lock and shells: they have the variable, but never a CUDA context
+LAUNCHERS = {"flock", "sh", "bash", "dash", "env", "timeout", "sleep", "setpriv", "systemd", "(sd-executor)"}
+OUR_HELPERS = ("lease-pool", "lease_pool")  # also as python -m lease_pool.…
 MINER = "standin_miner.py"  # writes its own file
 
 
@@ -49,7 +50,8 @@ def users(proc: Path = Path("/proc")) -> dict[str, dict[int, int]]:
             environ = (process / "environ").read_bytes()
             if b"CUDA_VISIBLE_DEVICES=" not in environ:
                 continue
-            if program((process / "cmdline").read_bytes()) in LAUNCHERS | {MINER, ""}:
+            name = program((process / "cmdline").read_bytes())
+            if name in LAUNCHERS | {MINER, ""} or name.startswith(OUR_HELPERS):
                 continue
             variables = visible(environ)
             mib = int(variables.get("GPU_SIM_MIB", 0)) or int((process / "statm").read_text().split()[1]) // PAGES_A_MIB

@@ -63,6 +63,18 @@ def test_the_program_is_the_script_an_interpreter_runs(cmdline: bytes, program: 
     assert daemon.program(cmdline) == program
 
 
+def test_our_own_helper_with_the_cards_variable_does_not_count(tmp_path: Path) -> None:
+    helper = tmp_path / "lease-pool"
+    helper.write_text(f"print(flush=True); {WAITS}")
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": UUIDS[1]}
+    argv = [sys.executable, str(helper), "exec-worker", "c1"]
+    with subprocess.Popen(argv, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()  # it runs by now
+        assert UUIDS[1] not in daemon.users()
+        process.communicate()
+
+
 @pytest.mark.usefixtures("occupancy")
 def test_a_file_of_a_process_that_ended_is_removed_before_its_pid_is_used_again(cards: Cards) -> None:
     process = started([sys.executable, "-c", WAITS])
