@@ -39,22 +39,24 @@ def aperture_config(catalog: Catalog) -> str:
     if settings is None:
         raise ValueError("fleet_aperture is not set: this fleet has no Aperture")
     presented = next(identity for identity in catalog["identities"] if identity["name"] == settings["identity"])
-    hosts = sorted(catalog["hosts"])
+    models = _models(catalog, presented)
+    if not models:
+        raise ValueError(f"no alias that is granted to {presented['name']} (fleet_aperture.identity) passes through Aperture")
     document = {
         "auto_cost_basis": False,
         "database": {"retention": {"duration": settings["retention"]}},
-        "grants": _grants(catalog, settings, presented),
+        "grants": _grants(catalog, settings, presented, models),
         "providers": {
             host: {
                 "name": host,
                 "baseurl": http(catalog["hosts"][host]["address"], GATEWAY_PORT),
-                "models": _models(catalog, presented, host),
+                "models": passed,
                 "apikey": PLACEHOLDER,
                 "authorization": "bearer",
                 "compatibility": settings["compatibility"],
-                "preference": len(hosts) - place,
+                "preference": len(models) - place,
             }
-            for place, host in enumerate(hosts)
+            for place, (host, passed) in enumerate(models.items())
         },
     }
     return json.dumps(document, indent=2, sort_keys=True) + "\n"
@@ -71,23 +73,27 @@ def _usable(catalog: Catalog, presented: Identity, local_only: bool) -> List[str
     ]
 
 
-def _models(catalog: Catalog, presented: Identity, host: str) -> List[str]:
-    shared = _usable(catalog, presented, catalog["hosts"][host]["local_only"])
-    if presented["role"] != "operator":
-        return shared
-    return shared + [name for name, (on, alias) in node_aliases(catalog).items() if on == host and alias in shared]
+def _models(catalog: Catalog, presented: Identity) -> Dict[str, List[str]]:
+    """host -> what its gateway serves through Aperture: the shared aliases, and for an operator's key its own node aliases."""
+    shared = {local_only: _usable(catalog, presented, local_only) for local_only in (False, True)}
+    models = {name: list(shared[host["local_only"]]) for name, host in sorted(catalog["hosts"].items())}
+    if presented["role"] == "operator":
+        for name, (host, alias) in node_aliases(catalog).items():
+            if alias in shared[catalog["hosts"][host]["local_only"]]:
+                models[host].append(name)
+    return {host: passed for host, passed in models.items() if passed}
 
 
-def _grants(catalog: Catalog, settings: Aperture, presented: Identity) -> List[Dict[str, Any]]:
+def _grants(catalog: Catalog, settings: Aperture, presented: Identity, models: Dict[str, List[str]]) -> List[Dict[str, Any]]:
     """The one admin, then each identity's sources. `*/t3-code` matches the alias on every provider and no node alias: `*` is one segment."""
     grants: List[Dict[str, Any]] = [_grant([settings["admin"]], "admin", [])]
-    passed = set(_usable(catalog, presented, local_only=False))
+    passed = {model for on_host in models.values() for model in on_host}
     for identity in catalog["identities"]:
-        models = [f"*/{alias}" for alias in identity["aliases"] if alias in passed]
+        globs = [f"*/{alias}" for alias in identity["aliases"] if alias in passed]
         if identity["role"] == "operator" and presented["role"] == "operator":
-            models += [f"{host}/**" for host in sorted(catalog["hosts"])]
-        if identity["tailnet"] and models:
-            grants.append(_grant(identity["tailnet"], "user", models))
+            globs += [f"{host}/**" for host in models]
+        if identity["tailnet"] and globs:
+            grants.append(_grant(identity["tailnet"], "user", globs))
     return grants
 
 

@@ -78,7 +78,7 @@ def litellm_config(catalog: Catalog, local_only: bool = False) -> str:
     return "".join(
         [
             f"# Rendered by agentic.gpu_fleet from catalog {sha256(catalog)}; do not edit.\n",
-            "model_list:\n",
+            "model_list:\n" if deployments else "model_list: []\n",
             *(f"- {_flow(deployment)}\n" for deployment in deployments),
             *_section("router_settings", dict(_ROUTER_SETTINGS, fallbacks=fallbacks)),
             *_section("litellm_settings", _LITELLM_SETTINGS),
