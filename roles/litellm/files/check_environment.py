@@ -8,7 +8,7 @@ import sys
 
 KNOWN = {
     "distutils-precedence.pth": "import os; var = 'SETUPTOOLS_USE_DISTUTILS'; enabled = os.environ.get(var, 'local') == 'local'; "
-    "enabled and __import__('_distutils_hack');",
+    "enabled and __import__('_distutils_hack').add_shim();",
 }
 root, denied = pathlib.Path(sys.argv[1]), set(sys.argv[2:])
 faults = []
