@@ -70,6 +70,7 @@ class FakeCore:
         self.queue_gate, self.load_gate, self.worker_ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self.queue_gate.set()
         self.load_gate.set()
+        self.load_s = 0.0
         self.waiting = 0
         self.active: set[str] = set()
         self.demands: list[Demand] = []
@@ -103,11 +104,13 @@ class FakeCore:
                 self.active.add(lease)
                 try:
                     await self.load_gate.wait()
+                    if self.load_s:
+                        await asyncio.sleep(self.load_s)
                     yield FakeGrant(self, self.config.cards[0], lease)
                 finally:
                     self.active.discard(lease)
                     self.waiting += 1
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, ConnectionError):
             self.outcomes["cancelled"] += 1
             raise
         except Refused as refused:

@@ -5,18 +5,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from lease_pool.data_plane import DataPlane, make_server
 from lease_pool.types import Endpoint
+
 from tests.support.worker_fake_core import CHAT, TOKEN, FakeCore, make_config
 from tests.support.worker_scripted import Behaviour, ScriptedWorker, model_server
 
 WORKER_KEY = "worker-key-77aa"
-EXACT = {"queue_s": 60, "stall_s": 5}
 
 
 @dataclass
@@ -113,6 +113,13 @@ def get(path: str, token: str | None = TOKEN, **headers: str) -> bytes:
 STREAM = CHAT | {"stream": True}
 
 
+async def until(condition: Callable[[], Any], seconds: float = 5.0) -> None:
+    """Return when the condition holds; fails after `seconds`."""
+    async with asyncio.timeout(seconds):
+        while not condition():  # noqa: ASYNC110  what is looked at has no event of its own
+            await asyncio.sleep(0.005)
+
+
 @dataclass
 class Rig:
     core: FakeCore
@@ -134,9 +141,7 @@ class Rig:
 
     async def idle(self, seconds: float = 2.0) -> None:
         """Return when no lease and no waiter is left; fails after `seconds`: the contract's two by default."""
-        async with asyncio.timeout(seconds):
-            while self.core.active or self.core.waiting:
-                await asyncio.sleep(0.005)
+        await until(lambda: not (self.core.active or self.core.waiting), seconds)
 
 
 @contextlib.asynccontextmanager

@@ -58,17 +58,21 @@ class ScriptedWorker:
                 self.received.append(request)
                 behaving = asyncio.ensure_future(self.behaviour(request, writer))
                 watching = asyncio.ensure_future(_closed(reader))
-                await asyncio.wait((behaving, watching), return_when=asyncio.FIRST_COMPLETED)
-                watching.cancel()
-                if not behaving.done():
-                    self.gone += 1
-                    behaving.cancel()
-                    await asyncio.gather(behaving, return_exceptions=True)
-                    return
+                try:
+                    await asyncio.wait((behaving, watching), return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    watching.cancel()
+                    if not behaving.done():
+                        self.gone += 1
+                        behaving.cancel()
+                        await asyncio.gather(behaving, return_exceptions=True)
+                        return
+                if isinstance(behaving.exception(), (ConnectionError, RuntimeError)):
+                    return  # uvloop says RuntimeError for a write to a closed transport
                 behaving.result()
                 if writer.transport.is_closing():
                     return
-        except (ConnectionError, asyncio.IncompleteReadError):
+        except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
             pass
         finally:
             writer.close()
@@ -76,7 +80,7 @@ class ScriptedWorker:
 
 
 async def _closed(reader: asyncio.StreamReader) -> None:
-    while not reader.at_eof():
+    while not reader.at_eof():  # noqa: ASYNC110  a StreamReader tells nobody about its EOF
         await asyncio.sleep(0.005)
 
 
@@ -174,7 +178,12 @@ def model_server(reply_text: str = "hello", pause_s: float = 0.0) -> Behaviour:
             await always(response(json.dumps(data).encode()))(request, writer)
         else:
             message = {"role": "assistant", "content": reply_text}
-            data = {"id": "x", "object": "chat.completion", "model": "m", "choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}
+            data = {
+                "id": "x",
+                "object": "chat.completion",
+                "model": "m",
+                "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],
+            }
             await always(response(json.dumps(data).encode()))(request, writer)
 
     return behave

@@ -19,10 +19,13 @@ class RefusedParam(Refused):
 
 
 class WorkerRefused(Refused):
-    """The worker's own 4xx, in the envelope: `error` is what it said, completed to the four keys."""
+    """The worker's own 4xx, in the envelope: `error` is what it said, completed to the four keys.
+
+    `code` is fixed: it becomes an outcome in the journal and a metric's label, where a worker's words have no place.
+    """
 
     def __init__(self, status: int, error: dict[str, Any], retry_after_s: int | None) -> None:
-        super().__init__(status, str(error["code"]), str(error["message"]), retry_after_s)
+        super().__init__(status, "worker_refused", str(error["message"]), retry_after_s)
         self.error = error
 
 

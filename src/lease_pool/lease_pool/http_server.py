@@ -11,7 +11,7 @@ import logging
 import resource
 import socket
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, cast
 
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError, LineTooLong
@@ -47,7 +47,7 @@ class Connection(web.RequestHandler):
         """Serve, or refuse at once when there are too many connections."""
         if self._server.open_connections >= self._server.connections_max:
             refused = Refused(503, "too_many_connections", "this pool has no more connections to give", 1)
-            _write_and_close(transport, 503, "Service Unavailable", refused, b"Retry-After: 1\r\n")
+            _write_and_close(cast(asyncio.Transport, transport), 503, "Service Unavailable", refused, b"Retry-After: 1\r\n")
             self.force_close()
             return
         self._counted = True
@@ -166,8 +166,7 @@ def raise_descriptor_limit() -> int:
     return hard if hard != resource.RLIM_INFINITY else CONNECTIONS_MAX + _DESCRIPTORS_KEPT
 
 
-def _write_and_close(transport: asyncio.BaseTransport, status: int, phrase: str, refused: Refused, extra: bytes = b"") -> None:
-    assert isinstance(transport, asyncio.Transport)  # noqa: S101  a TCP server's transports are
+def _write_and_close(transport: asyncio.Transport, status: int, phrase: str, refused: Refused, extra: bytes = b"") -> None:
     body = envelope(refused)
     head = b"HTTP/1.1 %d %b\r\nContent-Type: %b\r\nContent-Length: %d\r\n%bConnection: close\r\n\r\n"
     transport.write(head % (status, phrase.encode(), JSON, len(body), extra) + body)

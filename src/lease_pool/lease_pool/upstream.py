@@ -89,7 +89,7 @@ class Upstream:
 class Exchange:
     """One request on one connection."""
 
-    __slots__ = ("_body", "_connection", "_request", "_reused", "_upstream", "body", "head")
+    __slots__ = ("_answered", "_body", "_connection", "_request", "_reused", "_upstream", "body", "head")
 
     head: RawResponseMessage
     body: StreamReader
@@ -100,6 +100,7 @@ class Exchange:
         self._request = request
         self._body = body
         self._reused = reused
+        self._answered = False
         self._send()
 
     async def answered(self) -> None:
@@ -119,12 +120,20 @@ class Exchange:
                 self._send()
                 continue
             if self.head.code >= 200 or self.head.code == 101:
+                self._answered = True
                 return
             self._reused = False
 
     def end(self) -> None:
         """The connection goes back for reuse after a whole answer, and is closed otherwise: that is how the worker learns that nobody listens."""
-        self._upstream.give_back(self._connection)
+        if self._whole():
+            self._upstream.give_back(self._connection)
+        else:
+            self._connection.close()
+
+    def _whole(self) -> bool:
+        # The connection itself does not know of a request that is not answered yet: kept, its answer would be the next request's.
+        return self._answered and self.body.is_eof() and self.body.exception() is None
 
     def abort(self) -> None:
         """Fail the exchange now; who reads it gets an error."""

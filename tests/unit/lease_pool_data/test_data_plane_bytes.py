@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.worker_fake_core import CHAT, TOKEN
-from tests.support.worker_rig import STREAM, WORKER_KEY, head, make_rig, post
+from tests.support.worker_rig import STREAM, WORKER_KEY, head, make_rig, post, until
 from tests.support.worker_scripted import CHUNKED_END, EVENTS_HEAD, Received, always, chunk, response
 
 ODD = b'{ "z":1.10, "a" : 1e3,\n\t"model" :"t3-code", "u":"\\u00e9\xc3\xa9", "a":2, "big": 123456789012345678901234567890 }  '
@@ -31,15 +31,16 @@ async def test_request_bodies_reach_the_worker_byte_for_byte_whatever_the_framin
         clients = [await rig.connect(), await rig.connect()]
         await clients[0].send(post(body))
         await clients[1].send(head(Transfer_Encoding="chunked") + b"".join(pieces) + CHUNKED_END)
-        while len(rig.core.active) < 2:
-            await asyncio.sleep(0.01)
+        await until(lambda: not len(rig.core.active) < 2)
         rig.core.load_gate.set()
         assert [(await client.answer()).status for client in clients] == [200, 200]
         assert [r.body for r in rig.worker.received] == [body, body]
         assert [r.line for r in rig.worker.received] == ["POST /v1/chat/completions HTTP/1.1"] * 2
 
 
-@pytest.mark.parametrize(("encoding", "packed"), [("gzip", gzip.compress(ODD)), ("deflate", zlib.compress(ODD)), ("GZIP", gzip.compress(ODD)), ("identity", ODD)])
+@pytest.mark.parametrize(
+    ("encoding", "packed"), [("gzip", gzip.compress(ODD)), ("deflate", zlib.compress(ODD)), ("GZIP", gzip.compress(ODD)), ("identity", ODD)]
+)
 async def test_an_encoded_request_body_keeps_its_encoding_and_its_bytes(tmp_path: Path, encoding: str, packed: bytes) -> None:
     async with make_rig(tmp_path, always(response(b"{}"))) as rig:
         assert (await rig.ask(post(packed, Content_Encoding=encoding))).status == 200
@@ -138,13 +139,19 @@ async def test_the_response_says_where_the_request_ran_and_what_it_waited_for(tm
     async with make_rig(tmp_path) as rig:
         for data in (CHAT, STREAM):
             headers = (await rig.ask(post(data))).headers
-            assert (headers["x-gpu-fleet-card"], headers["x-gpu-fleet-queued-ms"], headers["x-gpu-fleet-load-ms"]) == ("GPU-c0", "12", "345")
+            assert (headers["x-gpu-fleet-card"], headers["x-gpu-fleet-queued-ms"], headers["x-gpu-fleet-load-ms"]) == (
+                "GPU-c0",
+                "12",
+                "345",
+            )
             assert headers["x-gpu-fleet-lease"].startswith("l")
 
 
 async def test_notes_for_the_journal_are_bounded_and_printable(tmp_path: Path) -> None:
     async with make_rig(tmp_path) as rig:
-        line = head(Content_Length=str(len(json.dumps(CHAT)))).replace(b"\r\n\r\n", b"\r\nx-gpu-fleet-principal: a\xff\xfe\tb" + b"c" * 1000 + b"\r\n\r\n")
+        line = head(Content_Length=str(len(json.dumps(CHAT)))).replace(
+            b"\r\n\r\n", b"\r\nx-gpu-fleet-principal: a\xff\xfe\tb" + b"c" * 1000 + b"\r\n\r\n"
+        )
         assert (await rig.ask(line + json.dumps(CHAT).encode())).status == 200
         demand = rig.core.demands[0]
         assert len(demand.principal) == 256

@@ -12,7 +12,7 @@ import pytest
 from lease_pool.types import Refused
 
 from tests.support.worker_fake_core import CHAT, SECOND_TOKEN, TOKEN
-from tests.support.worker_rig import STREAM, get, head, make_rig, post
+from tests.support.worker_rig import STREAM, get, head, make_rig, post, until
 from tests.support.worker_scripted import CHUNKED_END, EVENTS_HEAD, always, chunk, event, response, then_close, then_hang
 
 EMBED = {"model": "embed", "input": "x"}
@@ -29,7 +29,9 @@ async def test_health_and_ready_need_no_token_and_say_what_they_know(tmp_path: P
         assert (await rig.ask(get("/health", token=None))).status == 200
 
 
-@pytest.mark.parametrize("path", ["/v1/models", "/capacity", "/metrics", "/nothing", "/", "/api/tags", "//health", "/health/", "/v1/../health"])
+@pytest.mark.parametrize(
+    "path", ["/v1/models", "/capacity", "/metrics", "/nothing", "/", "/api/tags", "//health", "/health/", "/v1/../health"]
+)
 async def test_every_other_path_wants_a_token_before_it_tells_whether_it_exists(tmp_path: Path, path: str) -> None:
     async with make_rig(tmp_path) as rig:
         for data in (get(path, token=None), get(path, token="wrong"), get(path, token=""), get(path, token=TOKEN[:-1])):
@@ -45,7 +47,13 @@ async def test_all_listed_tokens_are_valid_and_a_reload_changes_them(tmp_path: P
         (tmp_path / "pool.token").write_text("\n  third \n\n")
         assert (await rig.ask(get("/v1/models"))).status == 200
         rig.plane.reload_tokens()
-        assert [(await rig.ask(get("/v1/models", token=t))).status for t in (TOKEN, SECOND_TOKEN, "", " ", "third")] == [401, 401, 401, 401, 200]
+        assert [(await rig.ask(get("/v1/models", token=t))).status for t in (TOKEN, SECOND_TOKEN, "", " ", "third")] == [
+            401,
+            401,
+            401,
+            401,
+            200,
+        ]
 
 
 async def test_a_token_in_another_scheme_or_twice_is_refused(tmp_path: Path) -> None:
@@ -99,7 +107,12 @@ async def test_a_bad_body_is_400_naming_the_field(tmp_path: Path, body: bytes, p
 
 async def test_the_wrong_endpoint_for_a_model_is_400(tmp_path: Path) -> None:
     async with make_rig(tmp_path) as rig:
-        for data, path in ((EMBED, "/v1/chat/completions"), (CHAT, "/v1/embeddings"), (CHAT, "/v1/rerank"), (CHAT, "/v1/images/generations")):
+        for data, path in (
+            (EMBED, "/v1/chat/completions"),
+            (CHAT, "/v1/embeddings"),
+            (CHAT, "/v1/rerank"),
+            (CHAT, "/v1/images/generations"),
+        ):
             answer = await rig.ask(post(data, path))
             assert answer.status == 400
             assert path in answer.error()["message"]
@@ -130,7 +143,11 @@ async def test_a_body_over_the_bound_is_413_declared_or_chunked_or_unpacked(tmp_
 
 async def test_full_and_draining_carry_retry_after_in_whole_seconds(tmp_path: Path) -> None:
     async with make_rig(tmp_path) as rig:
-        for refused, after in ((Refused(429, "queue_full", "full", 12), "12"), (Refused(429, "queue_full", "full"), "1"), (Refused(503, "no_card", "none", 0), "1")):
+        for refused, after in (
+            (Refused(429, "queue_full", "full", 12), "12"),
+            (Refused(429, "queue_full", "full"), "1"),
+            (Refused(503, "no_card", "none", 0), "1"),
+        ):
             rig.core.refuse_admission = refused
             for data in (CHAT, STREAM):
                 answer = await rig.ask(post(data))
@@ -146,8 +163,7 @@ async def test_a_request_with_max_wait_zero_waits_for_nothing(tmp_path: Path) ->
         rig.core.load_gate.clear()
         first = await rig.connect()
         await first.send(post())
-        while not rig.core.active:
-            await asyncio.sleep(0.005)
+        await until(lambda: rig.core.active)
         answer = await rig.ask(post(x_gpu_fleet_max_wait_ms="0"))
         assert (answer.status, answer.headers["retry-after"]) == (429, "3")
         rig.core.load_gate.set()
@@ -159,7 +175,12 @@ async def test_a_request_with_max_wait_zero_waits_for_nothing(tmp_path: Path) ->
 
 
 async def test_a_worker_that_dies_before_the_first_byte_is_502(tmp_path: Path) -> None:
-    for death in (b"", b"HTTP/1.1 200 OK\r\nContent-Le", EVENTS_HEAD, b"HTTP/1.1 200 OK\r\nContent-Length: 50\r\nContent-Type: application/json\r\n\r\n{"):
+    for death in (
+        b"",
+        b"HTTP/1.1 200 OK\r\nContent-Le",
+        EVENTS_HEAD,
+        b"HTTP/1.1 200 OK\r\nContent-Length: 50\r\nContent-Type: application/json\r\n\r\n{",
+    ):
         async with make_rig(tmp_path, then_close(death)) as rig:
             for data in (CHAT, STREAM):
                 if data is STREAM and death.endswith(b"{"):
@@ -238,7 +259,7 @@ async def test_a_stalled_stream_ends_with_an_error_event_that_names_the_deadline
         assert rig.core.failures
 
 
-@pytest.mark.parametrize("rest", [b"", b"data: {\"half", b"7"])
+@pytest.mark.parametrize("rest", [b"", b'data: {"half', b"7"])
 async def test_a_worker_that_dies_mid_stream_ends_in_an_error_event_and_never_in_silence(tmp_path: Path, rest: bytes) -> None:
     partial = chunk(rest) if len(rest) > 1 else rest
     async with make_rig(tmp_path, then_close(EVENTS_HEAD + chunk(event("a")) + partial)) as rig:
@@ -265,7 +286,12 @@ async def test_a_worker_without_framing_that_dies_is_no_end_of_a_stream(tmp_path
 async def test_every_refusal_after_a_ping_is_an_error_event(tmp_path: Path) -> None:
     async with make_rig(tmp_path, always(response(b'{"error": {"message": "no"}}', "400 Bad Request")), bounds={"ping_s": 0.05}) as rig:
         rig.core.queue_gate.clear()
-        for refused in (Refused(429, "queue_timeout", "waited", 4), Refused(503, "draining", "draining", 1), Refused(502, "start_failed", "x"), None):
+        for refused in (
+            Refused(429, "queue_timeout", "waited", 4),
+            Refused(503, "draining", "draining", 1),
+            Refused(502, "start_failed", "x"),
+            None,
+        ):
             client = await rig.connect()
             await client.send(post(STREAM))
             status, headers = await client.head()
@@ -286,8 +312,7 @@ async def test_a_worker_that_ends_while_its_socket_stays_open_is_noticed(tmp_pat
     async with make_rig(tmp_path, then_hang(b"")) as rig:
         client = await rig.connect()
         await client.send(post())
-        while not rig.worker.received:
-            await asyncio.sleep(0.005)
+        await until(lambda: rig.worker.received)
         rig.core.worker_ended.set()
         answer = await asyncio.wait_for(client.answer(), 3)
         assert answer.status == 502
