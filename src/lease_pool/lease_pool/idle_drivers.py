@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 from lease_pool import launch
 from lease_pool.dbus_jobs import Systemd, UnitState
 from lease_pool.lock_holder import holder
-from lease_pool.types import IdleState, SupervisorError
+from lease_pool.types import IdleState, OccupiedElsewhere, SupervisorError
 
 if TYPE_CHECKING:
     from lease_pool.config import CardConfig, PoolConfig
@@ -108,6 +108,11 @@ class _Miner:
                 process.kill()
                 await process.wait()
 
+    def _refuse_foreign_holder(self, card: CardConfig) -> None:
+        pid = holder(self._lock(card))
+        if pid is not None and not self.holds(card):
+            raise OccupiedElsewhere(f"card {card.uuid} ({card.slot}): its occupant lock is held by process {pid}")
+
     async def _until_working(self, card: CardConfig, deadline: float, still: str) -> str:
         """Wait until it holds the card and works; returns the reason when it does not (any more)."""
         while True:
@@ -154,7 +159,8 @@ class PerCard(_Miner):
                 reason = str(error)
             if not reason:
                 return
-            if time.monotonic() >= deadline - _RETRY_S:
+            self._refuse_foreign_holder(card)
+            if time.monotonic() >= deadline:
                 raise SupervisorError(f"card {card.uuid}: {reason}")
             await asyncio.sleep(_RETRY_S)
 
@@ -197,7 +203,8 @@ class Shared(_Miner):
                 reason = str(error)
             if not reason:
                 return
-            if time.monotonic() >= deadline - _RETRY_S:
+            self._refuse_foreign_holder(card)
+            if time.monotonic() >= deadline:
                 raise SupervisorError(f"card {card.uuid}: {reason}")
             await asyncio.sleep(_RETRY_S)
 

@@ -46,11 +46,12 @@ class SystemdSupervisor:
             if unit == worker_unit(card.slot) or f"@{card.slot}." in unit or "@" not in unit:
                 await self._systemd.refresh(unit)
         worker = self._systemd.state(worker_unit(card.slot))
-        locked = holder(launch.lock_path(self._config.locks_dir, card.slot)) is not None and not self._idle.holds(card)
+        worker_pid = None if worker.down else worker.main_pid
+        pid = holder(launch.lock_path(self._config.locks_dir, card.slot))
         return Found(
             slot=card.slot,
-            locked=locked,
-            worker_pid=None if worker.down else worker.main_pid,
+            locked=pid is not None and pid != worker_pid and not self._idle.holds(card),
+            worker_pid=worker_pid,
             idle=await self._idle.state(card),
         )
 
@@ -64,8 +65,7 @@ class SystemdSupervisor:
         await self._idle.stop(card)
 
     async def start_idle(self, card: CardConfig) -> None:
-        bound_s = self._config.bounds.free_s
-        await self._idle.start(card, bound_s - min(0.25, bound_s / 10))
+        await self._idle.start(card, self._config.bounds.free_s)
 
     async def hold(self, card: CardConfig, held: bool) -> None:
         path = launch.hold_path(self._config.state_dir, card.slot)

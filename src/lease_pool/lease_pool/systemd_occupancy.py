@@ -13,7 +13,7 @@ from lease_pool import launch
 from lease_pool.dbus_jobs import DONE, Systemd, UnitState
 from lease_pool.idle_drivers import IdleDriver
 from lease_pool.lock_holder import holder
-from lease_pool.types import Endpoint, LaunchSpec, SupervisorError
+from lease_pool.types import Endpoint, LaunchSpec, OccupiedElsewhere, SupervisorError
 
 if TYPE_CHECKING:
     from lease_pool.config import CardConfig, PoolConfig
@@ -73,22 +73,25 @@ class SystemdOccupancy:
             await self.exited()
 
     async def returned(self) -> None:
-        await self._idle.start(self._card, _just_under(self._config.bounds.free_s))
+        await self._idle.start(self._card, self._config.bounds.free_s)
 
     # --- start --------------------------------------------------------------------------------------------------------
 
     async def _bring_up(self) -> None:
         """Retry until the card is ours and free, the start is cancelled, or `free_s` has passed (SupervisorError with the last reason)."""
-        deadline = time.monotonic() + _just_under(self._spec.free_s)
         reason = "the idle workload did not stop"
+        deadline = time.monotonic() + self._spec.free_s
         try:
-            async with asyncio.timeout_at(asyncio.get_running_loop().time() + _just_under(self._spec.free_s)) as bound:
+            async with asyncio.timeout(self._spec.free_s) as bound:
                 while not self._ended:
                     try:
+                        await self._refuse_foreign_holder()
                         if await self._one_start(deadline):
                             self._started = True
                             return
                         reason = self._failure()
+                    except OccupiedElsewhere:
+                        raise
                     except SupervisorError as error:
                         reason = str(error)
                     if not self._ended:
@@ -96,9 +99,19 @@ class SystemdOccupancy:
         except TimeoutError:
             if not bound.expired():
                 raise
+            launch.withdraw(self._config.runtime_dir, self._card.slot)
             status = self._systemd.state(self._unit).status
             detail = f"{reason}; {status}" if status and status not in reason else reason
             raise SupervisorError(f"card {self._card.uuid}: not free in {self._spec.free_s:g} s: {detail}") from None
+
+    async def _refuse_foreign_holder(self) -> None:
+        """Raises OccupiedElsewhere when another pool or `run` has the card: then nothing is touched. Looks twice: a miner may be coming up."""
+        for wait_s in (_RETRY_S, 0.0):
+            pid = holder(self._lock())
+            if pid is None or self._idle.holds(self._card) or pid == self._systemd.state(self._unit).main_pid:
+                return
+            await asyncio.sleep(wait_s)
+        raise OccupiedElsewhere(f"card {self._card.uuid} ({self._card.slot}): its occupant lock is held by process {pid}")
 
     async def _one_start(self, deadline: float) -> bool:
         await self._systemd.until(self._unit, lambda state: state.down)
@@ -153,8 +166,3 @@ class SystemdOccupancy:
 
 def _at_rest(state: UnitState) -> bool:
     return state.down and not state.busy
-
-
-def _just_under(bound_s: float) -> float:
-    """A little before the caller's own bound: an error that says why is worth more than a timeout."""
-    return bound_s - min(0.25, bound_s / 10)
