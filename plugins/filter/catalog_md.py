@@ -10,7 +10,7 @@ author: agentic.gpu_fleet contributors
 version_added: 0.1.0
 short_description: The catalog for people
 description:
-  - The text of CATALOG.md, aliases, chains per data class, models, cards, identities.
+  - The text of CATALOG.md, with aliases, chains per data class, models, cards, identities.
 positional: public
 options:
   _input:

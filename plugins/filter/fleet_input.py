@@ -21,6 +21,7 @@ options:
   hosts:
     description: Inventory names of the GPU hosts.
     type: list
+    elements: str
     required: true
 """
 

@@ -22,6 +22,7 @@ def explain(catalog: Catalog, identity: str, alias: str, data_class: str, public
         "chain": [],
         "needs_approval": False,
         "hosts": [],
+        "lines": [],
     }
     refused = _refusal(catalog, identity, alias, data_class)
     host, name = node_aliases(catalog).get(alias, (None, alias))
@@ -30,15 +31,37 @@ def explain(catalog: Catalog, identity: str, alias: str, data_class: str, public
         chain = catalog["aliases"][name]["chains"].get(data_class, [])
         answer["chain"] = chain[:1] if host else chain
     if refused is not None:
-        layer, reason = refused
-        return dict(answer, layer=layer, reason=_role_only(catalog, identity, reason) if public else reason)
+        answer["layer"] = refused[0]
+        answer["reason"] = _role_only(catalog, identity, refused[1]) if public else refused[1]
+        answer["lines"] = _lines(answer)
+        return answer
     answer["allowed"] = True
     answer["needs_approval"] = data_class == "internal" and any(is_hosted(link) for link in answer["chain"])
     answer["reason"] = "served by the first link that answers" + (
         "; hosted links only with an approval, without one the restricted chain" if answer["needs_approval"] else ""
     )
     answer["hosts"] = _cards(catalog, answer["chain"], host, public)
+    answer["lines"] = _lines(answer)
     return answer
+
+
+def _lines(answer: Dict[str, Any]) -> List[str]:
+    """The answer for a terminal."""
+    lines = [
+        f"{answer['identity']} asks for {answer['alias']} with {answer['class']} data: {'allowed' if answer['allowed'] else 'refused'}",
+        f"tier: {answer['tier'] or 'unknown'}",
+        f"chain: {' → '.join(answer['chain']) or 'none'}",
+    ]
+    if not answer["allowed"]:
+        return [*lines, f"refused by: {answer['layer']}", f"reason: {answer['reason']}"]
+    lines.append(answer["reason"])
+    for host in answer["hosts"]:
+        cards = ", ".join(
+            f"{card['slot']} {card['uuid']} ({card['memory_mib']} MiB)" if "slot" in card else f"{card['memory_mib']} MiB"
+            for card in host["cards"]
+        )
+        lines.append(f"{host['link']} ({host['needs_mib']} MiB) on {host['host']}: {cards}")
+    return lines
 
 
 def _refusal(catalog: Catalog, identity: str, alias: str, data_class: str) -> Optional[tuple[str, str]]:

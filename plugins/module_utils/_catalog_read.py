@@ -14,7 +14,7 @@ LABEL_WORDS = "must be 1 to 63 letters, digits, '.', '_', '=' or '-'"
 
 
 def plain(value: Any) -> Any:
-    """The same data in Python's own types: Ansible hands over subclasses and lazy containers."""
+    """The same data in Python's own types: Ansible hands over subclasses and lazy containers. Raises what an undefined value raises."""
     if isinstance(value, bool) or value is None:
         return value
     if isinstance(value, str):
@@ -27,7 +27,7 @@ def plain(value: Any) -> Any:
         return {plain(key): plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [plain(item) for item in value]
-    return value
+    return str(value)  # dates; an undefined value says here what it is missing
 
 
 class Reader:
