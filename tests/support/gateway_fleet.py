@@ -14,7 +14,13 @@ from ansible_collections.agentic.gpu_fleet.plugins.module_utils._catalog_litellm
 
 from tests.support.pool_double import TOKEN
 
-KEYS = {"agent": "agent-key-1", "public-agent": "public-key-2", "developer": "developer-key-3", "operator": "operator-key-4", "workflow": "workflow-key-5"}
+KEYS = {
+    "agent": "agent-key-1",
+    "public-agent": "public-key-2",
+    "developer": "developer-key-3",
+    "operator": "operator-key-4",
+    "workflow": "workflow-key-5",
+}
 SMALL, BIG = 8, 20  # GiB
 MODELS = {"t3-smart": SMALL, "t3-code": SMALL, "t4-router": SMALL, "t4-embedding": SMALL, "t3-plan": BIG, "t3-lone": SMALL}
 ADDRESSES = {"gpu-a": "10.9.0.1", "gpu-b": "10.9.0.2"}
@@ -72,7 +78,9 @@ def inventory(hosted_url: str) -> dict[str, dict[str, Any]]:
     hosts: dict[str, dict[str, Any]] = {}
     for letter, (host, sizes) in zip("ab", cards.items(), strict=True):
         uuid = f"GPU-{letter}0000000-0000-4000-8000-0000000000c"
-        fleet_cards = [{"slot": f"c{i}", "uuid": f"{uuid}{i}", "memory_mib": mib, "labels": labels} for i, (mib, labels) in enumerate(sizes)]
+        fleet_cards = [
+            {"slot": f"c{i}", "uuid": f"{uuid}{i}", "memory_mib": mib, "labels": labels} for i, (mib, labels) in enumerate(sizes)
+        ]
         hosts[host] = {**common, "fleet_address": ADDRESSES[host], "fleet_cards": fleet_cards}
     return hosts
 
@@ -80,8 +88,12 @@ def inventory(hosted_url: str) -> dict[str, dict[str, Any]]:
 def render(folder: Path, pools: Mapping[str, str], hosted_url: str, guard: dict[str, Any] | None = None) -> None:
     """Write config.yaml, keys.json and guard.json; the hosts' addresses are replaced by those of the doubles."""
     catalog = expand(inventory(hosted_url))
-    texts = {"config.yaml": litellm_config(catalog), "keys.json": json.dumps(gateway_grants(catalog)), "guard.json": json.dumps(guard or {})}
-    for name, text in texts.items():
+    texts = {
+        "config.yaml": litellm_config(catalog),
+        "keys.json": json.dumps(gateway_grants(catalog)),
+        "guard.json": json.dumps(guard or {}),
+    }
+    for name in texts:
         for host, url in pools.items():
-            text = text.replace(f"http://{ADDRESSES[host]}:9100", url)
-        (folder / name).write_text(text)
+            texts[name] = texts[name].replace(f"http://{ADDRESSES[host]}:9100", url)
+        (folder / name).write_text(texts[name])

@@ -34,14 +34,14 @@ class GatewayProcess:
         }  # fmt: skip
         self._process: asyncio.subprocess.Process | None = None
 
-    async def start(self, timeout: float = 60) -> None:
+    async def start(self, within_s: float = 90) -> None:
         program = str(self._python.parent / "litellm")
         arguments = ["--config", str(self._folder / "config.yaml"), "--host", "127.0.0.1", "--port", str(self.port), "--num_workers", "1"]
         with self.log.open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
                 program, *arguments, env=self._environment, stdout=log, stderr=log, start_new_session=True
             )
-        async with aiohttp.ClientSession() as session, asyncio.timeout(timeout):
+        async with aiohttp.ClientSession() as session, asyncio.timeout(within_s):
             while True:
                 try:
                     async with session.get(f"{self.url}/health/liveliness") as response:

@@ -32,7 +32,17 @@ def python() -> Path:
         shutil.rmtree(VENV, ignore_errors=True)
         subprocess.run([base, "-m", "venv", str(VENV)], check=True)
         subprocess.run(
-            [str(VENV / "bin" / "pip"), "install", "--quiet", "--disable-pip-version-check", "--only-binary", ":all:", "--requirement", str(lock)], check=True
+            [
+                str(VENV / "bin" / "pip"),
+                "install",
+                "--quiet",
+                "--disable-pip-version-check",
+                "--only-binary",
+                ":all:",
+                "--requirement",
+                str(lock),
+            ],
+            check=True,
         )
         stamp.write_text(wanted)
     return VENV / "bin" / "python"

@@ -193,7 +193,15 @@ def _plain(path: str, body: dict[str, Any]) -> dict[str, Any]:
         part = {"type": "output_text", "text": "hello", "annotations": []}
         message = {"type": "message", "id": "msg_1", "role": "assistant", "status": "completed", "content": [part]}
         usage = {"input_tokens": 1, "output_tokens": 1, "total_tokens": 2}
-        return {"id": "resp_1", "object": "response", "created_at": 1, "model": model, "status": "completed", "output": [message], "usage": usage}
+        return {
+            "id": "resp_1",
+            "object": "response",
+            "created_at": 1,
+            "model": model,
+            "status": "completed",
+            "output": [message],
+            "usage": usage,
+        }
     if path.endswith("/chat/completions"):
         choice: dict[str, Any] = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "hello"}}
         return {"id": "c1", "object": "chat.completion", "created": 1, "model": model, "choices": [choice], "usage": usage}
@@ -201,20 +209,45 @@ def _plain(path: str, body: dict[str, Any]) -> dict[str, Any]:
         return {"id": "r1", "model": model, "results": [{"index": 0, "relevance_score": 0.5}], "usage": usage}
     if path.endswith("/images/generations"):
         return {"created": 1, "data": [{"b64_json": "aGVsbG8="}]}
-    return {"id": "t1", "object": "text_completion", "created": 1, "model": model, "choices": [{"index": 0, "text": "hello", "finish_reason": "stop"}], "usage": usage}
+    return {
+        "id": "t1",
+        "object": "text_completion",
+        "created": 1,
+        "model": model,
+        "choices": [{"index": 0, "text": "hello", "finish_reason": "stop"}],
+        "usage": usage,
+    }
 
 
 def _event(path: str, body: dict[str, Any], number: int) -> bytes:
     if path.endswith("/responses"):
-        event: dict[str, Any] = {"type": "response.output_text.delta", "item_id": "msg_1", "output_index": 0, "content_index": 0, "delta": f"t{number} "}
+        event: dict[str, Any] = {
+            "type": "response.output_text.delta",
+            "item_id": "msg_1",
+            "output_index": 0,
+            "content_index": 0,
+            "delta": f"t{number} ",
+        }
     else:
         delta = {"text": f"t{number} "} if path.endswith("/v1/completions") else {"delta": {"content": f"t{number} "}}
-        event = {"id": "c1", "object": "chat.completion.chunk", "created": 1, "model": body.get("model"), "choices": [{"index": 0, "finish_reason": None, **delta}]}
+        event = {
+            "id": "c1",
+            "object": "chat.completion.chunk",
+            "created": 1,
+            "model": body.get("model"),
+            "choices": [{"index": 0, "finish_reason": None, **delta}],
+        }
     return b"data: " + json.dumps(event).encode() + b"\n\n"
 
 
 def _last_event(path: str, body: dict[str, Any]) -> bytes:
     if path.endswith("/responses"):
         return b"data: " + json.dumps({"type": "response.completed", "response": _plain(path, body)}).encode() + b"\n\n"
-    event = {"id": "c1", "object": "chat.completion.chunk", "created": 1, "model": body.get("model"), "choices": [{"index": 0, "finish_reason": "stop", "delta": {}}]}
+    event = {
+        "id": "c1",
+        "object": "chat.completion.chunk",
+        "created": 1,
+        "model": body.get("model"),
+        "choices": [{"index": 0, "finish_reason": "stop", "delta": {}}],
+    }
     return b"data: " + json.dumps(event).encode() + b"\n\ndata: [DONE]\n\n"

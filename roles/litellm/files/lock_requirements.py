@@ -34,7 +34,9 @@ def main() -> int:
              "--exclude-newer", newest.isoformat(), "--output-file", str(target)],
             check=True,
         )  # fmt: skip
-        text = f"# Made by lock_requirements.py for Python {python}; do not edit.\n--require-hashes\n--only-binary :all:\n{target.read_text()}"
+        text = (
+            f"# Made by lock_requirements.py for Python {python}; do not edit.\n--require-hashes\n--only-binary :all:\n{target.read_text()}"
+        )
         target.write_text("".join(_both_names(re.split(r"(?m)^(?=\S)", text))))
     return 0
 

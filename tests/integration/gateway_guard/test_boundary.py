@@ -1,0 +1,110 @@
+"""Nothing restricted leaves the fleet: the hostile requests against the real LiteLLM, with all layers and with each of them missing."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+import pytest_asyncio
+
+from tests.integration.gateway_guard.conftest import Fleet, start_fleet, stop_fleet
+from tests.support.gateway_hostile import Hostile, hostile_requests
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+LAYERS = ("auth", "pre_call", "filter", "last_hop")
+FAULTS: tuple[int | str, ...] = (500, 400, 429, "reset")
+
+
+def _poison(config: dict[str, Any], off: tuple[str, ...] = ()) -> None:
+    """Add what a wrong catalog could render at worst: fallbacks from local groups to the hosted model, for every kind of error."""
+    leaks = [{"t3-smart": ["t1-smart"]}, {"t3-code": ["hosted:far/far-model"]}]
+    config["router_settings"]["fallbacks"] = [
+        entry for entry in config["router_settings"]["fallbacks"] if set(entry).isdisjoint({"t3-smart", "t3-code"})
+    ] + leaks
+    config["router_settings"]["context_window_fallbacks"] = leaks
+    config["router_settings"]["content_policy_fallbacks"] = leaks
+    config["litellm_settings"]["callbacks"] = ["tests.support.gateway_layers.guard"]
+    config["general_settings"]["custom_auth"] = "tests.support.gateway_layers.user_api_key_auth"
+    if "auth" in off:
+        config["general_settings"]["custom_auth_run_common_checks"] = False
+        config["litellm_settings"]["enable_post_custom_auth_checks"] = False
+
+
+async def _start(folder: Path, off: tuple[str, ...]) -> Fleet:
+    return await start_fleet(folder, extra={"GATEWAY_LAYERS_OFF": ",".join(off)}, change=lambda config: _poison(config, off))
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def poisoned(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Fleet]:
+    fleet = await _start(tmp_path_factory.mktemp("poisoned"), ())
+    yield fleet
+    await stop_fleet(fleet)
+
+
+async def _leaks(fleet: Fleet) -> tuple[dict[str, int], int]:
+    """Send everything hostile; return what reached the hosted model by case, and how many cases there were."""
+    leaked: dict[str, int] = {}
+    cases = hostile_requests(fleet.hosted.url)
+    for case in cases:
+        await _send(fleet, case)
+        _count(fleet, case.name, leaked)
+    for fault in FAULTS:
+        for pool in fleet.pools.values():
+            pool.fault = fault
+        for stream in (False, True):
+            for model in ("t3-smart", "t3-code"):
+                await _send(fleet, _failing(model, stream))
+            _count(fleet, f"all pools fail with {fault}, stream {stream}", leaked)
+    for pool in fleet.pools.values():
+        pool.reset()
+    return leaked, len(cases) + 2 * len(FAULTS)
+
+
+def _failing(model: str, stream: bool) -> Hostile:
+    body = f'{{"model":"{model}","stream":{str(stream).lower()},"messages":[{{"role":"user","content":"x"}}]}}'
+    return Hostile("failing", body=body.encode())
+
+
+async def _send(fleet: Fleet, case: Hostile) -> None:
+    try:
+        answer = await fleet.send(case.path, case.body, key=case.key, method=case.method, headers=case.headers)
+    except (aiohttp.ClientError, ValueError):
+        return  # refused below HTTP, or not a request that a client can send
+    assert answer.status != 500 or "Traceback" not in answer.text, case.name
+
+
+def _count(fleet: Fleet, name: str, leaked: dict[str, int]) -> None:
+    if left := fleet.left_the_fleet():
+        leaked[name] = len(left)
+        fleet.hosted.requests.clear()
+
+
+async def test_no_hostile_request_leaves_the_fleet_even_with_leaking_fallbacks_configured(poisoned: Fleet) -> None:
+    leaked, cases = await _leaks(poisoned)
+    assert leaked == {}
+    assert cases >= 8 + 76 + 40
+    print(f"{cases} hostile cases, 0 left the fleet")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("layer", LAYERS)
+async def test_nothing_leaves_with_one_layer_switched_off(layer: str, tmp_path: Path) -> None:
+    fleet = await _start(tmp_path, (layer,))
+    try:
+        leaked, _ = await _leaks(fleet)
+    finally:
+        await stop_fleet(fleet)
+    assert leaked == {}
+
+
+async def test_with_every_layer_off_the_same_requests_do_leave(tmp_path: Path) -> None:
+    fleet = await _start(tmp_path, LAYERS)
+    try:
+        leaked, cases = await _leaks(fleet)
+    finally:
+        await stop_fleet(fleet)
+    print(f"{len(leaked)} of {cases} hostile cases left the fleet without the guard")
+    assert len(leaked) > 20
