@@ -10,7 +10,7 @@ import testinfra
 from testinfra.host import Host
 
 ROOT = Path(__file__).resolve().parents[2]
-INVENTORY = ROOT / "inventories" / "demo"
+INVENTORY = Path(os.environ.get("GPU_FLEET_TEST_INVENTORY", ROOT / "inventories" / "demo"))
 HOSTS = {"gpu-a": 4, "gpu-b": 2}  # cards, as tests/support/hosts/demo.yml declares them
 
 

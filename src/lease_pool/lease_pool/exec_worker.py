@@ -30,7 +30,8 @@ def main(slot: str, config_path: str) -> int:
         return _fail(launch.BAD_SPEC, f"slot {slot}: launch spec {error}")
     if spec is None:
         # PID 1 calls a Type=notify service that ends without this a failed one.
-        _notify("READY=1\nSTATUS=start was cancelled")
+        print(f"slot {slot}: the start was cancelled", flush=True)
+        _notify("READY=1\nSTATUS=the start was cancelled")
         return 0
     reason = _wait_free(spec)
     if reason:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-
-from lease_pool import prepare_cards, shared_devices
 from lease_pool.config import CardConfig, PoolConfig, parse
 from lease_pool.prepare_cards import Present, plan
+
+from lease_pool import prepare_cards, shared_devices
 
 C0, C1 = CardConfig(slot="c0", uuid="GPU-aa"), CardConfig(slot="c1", uuid="GPU-bb")
 
@@ -42,7 +42,9 @@ def test_no_card_at_all_is_loud() -> None:
     assert plan([C0, C1], []).errors == ["NVML lists no card at all, 2 declared: driver, power or cabling"]
 
 
-@pytest.mark.parametrize(("card", "present"), [(CardConfig(slot="c0", uuid="MIG-1"), Present("GPU-aa", 0)), (C0, Present("GPU-aa", 0, mig=True))])
+@pytest.mark.parametrize(
+    ("card", "present"), [(CardConfig(slot="c0", uuid="MIG-1"), Present("GPU-aa", 0)), (C0, Present("GPU-aa", 0, mig=True))]
+)
 def test_mig_is_refused_with_a_way_out(card: CardConfig, present: Present) -> None:
     found = plan([card], [present])
     assert not found.drop_ins

@@ -153,7 +153,9 @@ def test_the_polkit_rule_names_exactly_our_units() -> None:
 
 
 def test_no_secret_of_the_miner_is_in_its_unit() -> None:
-    text = render("gpu_miner", "gpu-miner@.service", gpu_miner_args=["-u", "{wallet}", "-p", "{password}"], gpu_miner_pool_password="s3cret-word")
+    text = render(
+        "gpu_miner", "gpu-miner@.service", gpu_miner_args=["-u", "{wallet}", "-p", "{password}"], gpu_miner_pool_password="s3cret-word"
+    )
     assert "prl1" not in text
     assert "s3cret-word" not in text
     assert '"-u" "${GPU_MINER_WALLET}" "-p" "${GPU_MINER_PASSWORD}"' in text
