@@ -48,6 +48,9 @@ def alive(pid: int) -> bool:
     return stat.rpartition(")")[2].split()[0] not in ("Z", "X")
 
 
+Maker = Callable[..., "PoolRig"]  # the fixture `rigs`
+
+
 class PoolRig:
     """One pool in its own folder. `async with` starts it and ends everything it left."""
 
@@ -67,8 +70,7 @@ class PoolRig:
             "supervisor": "process",
             "card_source": "declared",
             "cards": [{"slot": f"c{n}", "uuid": f"GPU-{n}", "memory_mib": (memory or [10000] * cards)[n]} for n in range(cards)],
-            "idle_workload": {"driver": "command"}
-            | {verb: [*idle, verb, "{slot}", str(self.idle)] for verb in ("start", "stop", "alive")},
+            "idle_workload": {"driver": "command"} | {verb: [*idle, verb, "{slot}", str(self.idle)] for verb in ("start", "stop", "alive")},
             "models": models if models is not None else {"m": model(aliases=["t4-m"])},
         } | {key: value for key, value in overrides.items() if key != "bounds"}
         self.config["bounds"] = bounds | overrides.get("bounds", {})
@@ -87,13 +89,19 @@ class PoolRig:
         environment = os.environ | {"PYTHONPATH": str(ROOT / "src" / "lease_pool")} | (env or {})
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                [PYTHON, "-m", "lease_pool", "serve", "--config", str(self.path)], env=environment, stdout=log, stderr=log, start_new_session=True
+                [PYTHON, "-m", "lease_pool", "serve", "--config", str(self.path)],
+                env=environment,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
             )
 
     async def start(self, env: dict[str, str] | None = None, *, settled: bool = True) -> None:
         self.spawn(env)
         if self.session is None:
-            self.session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=60), connector=aiohttp.TCPConnector(limit=0, force_close=True))
+            self.session = aiohttp.ClientSession(
+                timeout=aiohttp.ClientTimeout(total=60), connector=aiohttp.TCPConnector(limit=0, force_close=True)
+            )
         await self.until(self._answers, "the pool answers", 15)
         if settled:
             await self.until_all("mining", 15)
@@ -113,6 +121,11 @@ class PoolRig:
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        await self.end()
+
+    async def end(self) -> list[int]:
+        """Stop the pool as a supervisor would, and say which worker processes it left (none, ever)."""
+        left: list[int] = []
         try:
             if self.process is not None and self.process.poll() is None:
                 self.process.send_signal(signal.SIGTERM)
@@ -122,10 +135,13 @@ class PoolRig:
                 except subprocess.TimeoutExpired:
                     self.process.kill()
                     self.process.wait()
+            left = self.workers()
             if self.session is not None:
                 await self.session.close()
+                self.session = None
         finally:
             self.clear()
+        return left
 
     def clear(self) -> None:
         for file in self.idle.glob("*.fault"):
@@ -163,7 +179,10 @@ class PoolRig:
 
     async def admin(self, method: str, path: str, body: Any = None) -> Any:
         connector = aiohttp.UnixConnector(path=str(self.folder / "run" / "pool.sock"))
-        async with aiohttp.ClientSession(connector=connector) as session, session.request(method, f"http://pool{path}", json=body) as response:
+        async with (
+            aiohttp.ClientSession(connector=connector) as session,
+            session.request(method, f"http://pool{path}", json=body) as response,
+        ):
             answer = await response.json()
             if response.status >= 300:
                 raise AssertionError(f"{response.status}: {answer}")
@@ -258,8 +277,11 @@ class PoolRig:
             return response.status, json.loads(text) if response.content_type == "application/json" else text
 
     def cli(self, *arguments: str, **keys: Any) -> subprocess.CompletedProcess[str]:
+        return self.cli_with(self.path, *arguments, **keys)
+
+    def cli_with(self, config: Path, *arguments: str, **keys: Any) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [PYTHON, "-m", "lease_pool", arguments[0], "--config", str(self.path), *arguments[1:]],
+            [PYTHON, "-m", "lease_pool", arguments[0], "--config", str(config), *arguments[1:]],
             env=os.environ | {"PYTHONPATH": str(ROOT / "src" / "lease_pool")},
             capture_output=True,
             text=True,

@@ -187,14 +187,19 @@ class Card:
             elif self.lease is None:
                 await self._settle()
 
-    async def _settle(self) -> None:
-        """Bring an unleased card to `mining`, `drained`, `quarantined` or `missing`, whichever it should be by now."""
+    async def _settle(self, *, after_lease: bool = False) -> None:
+        """Bring an unleased card to `mining`, `drained`, `quarantined` or `missing`, whichever it should be by now.
+
+        `after_lease`: what holds the lock is our own occupancy that has ended; stopping the idle workload makes it let go.
+        """
         while True:
-            if not await self._unlocked():
+            if not after_lease and not await self._unlocked():
                 return
+            after_lease = False
             hold = self.hold
             if self.missing is not None:
                 self._set(CardState.MISSING, self.missing)
+                await self._stop_idle()
             elif hold is not None:
                 await self._keep_down(hold)
             elif not await self._bring_home():
@@ -231,14 +236,18 @@ class Card:
             self._set(CardState.FREEING)
         self._begin_off()
         await self._owner.supervisor.hold(self.config, True)
+        await self._stop_idle()
+        if self.hold is hold:
+            self._set(CardState.DRAINED if hold.kind == "drained" else CardState.QUARANTINED, hold.reason)
+
+    async def _stop_idle(self) -> None:
+        """Best effort: a card that is broken or gone may not let it."""
         try:
             async with asyncio.timeout(self._owner.config.bounds.free_s + MARGIN_S):
                 await self._owner.supervisor.stop_idle(self.config)
             self.idle = IdleState(active=False, alive=None if self.idle.alive is None else False)
         except (SupervisorError, TimeoutError) as error:
-            log.error("card %s (%s): its idle workload could not be stopped: %s", self.uuid, self.slot, error or "no answer")
-        if self.hold is hold:
-            self._set(CardState.DRAINED if hold.kind == "drained" else CardState.QUARANTINED, hold.reason)
+            log.error("card %s (%s): its idle workload could not be stopped: %s", self.uuid, self.slot, str(error) or "no answer")
 
     async def _bring_home(self) -> bool:
         """Idle workload on. False: look again (someone took the lock, or the card was just quarantined)."""
@@ -253,7 +262,7 @@ class Card:
         except (SupervisorError, TimeoutError) as error:
             if await self._owner.is_missing(self):
                 return False
-            self._owner.quarantine(self, f"returning: {error or 'the idle workload did not start within free_s'}")
+            self._owner.quarantine(self, f"returning: {str(error) or 'the idle workload did not start within free_s'}")
             return False
         self._home()
         return True
@@ -285,7 +294,7 @@ class Card:
             after = await self._one_lease(lease)
             if after is None:  # another owner, a hold, or a lost card
                 self.lease = None
-                await self._settle()
+                await self._settle(after_lease=not self.foreign)
                 return
             self.lease = after.lease
             if self.lease is None and self.state is not CardState.MINING:
@@ -436,7 +445,7 @@ class Card:
         except (SupervisorError, TimeoutError) as error:
             lease.seconds["unloading"] = time.monotonic() - began
             lease.outcome = "not_unloaded"
-            self._owner.quarantine(self, f"unloading: {error or 'the worker could not be ended within stop_s + free_s'}")
+            self._owner.quarantine(self, f"unloading: {str(error) or 'the worker could not be ended within stop_s + free_s'}")
             self._owner.lease_over(lease)
             self._drop_next()
             return None

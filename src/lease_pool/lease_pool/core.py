@@ -563,7 +563,7 @@ class PoolCore:
             "reason": card.reason,
             "hold": card.hold.kind if card.hold else None,
             "lease": lease,
-            "idle": {"active": card.idle.active and card.state is CardState.MINING, "alive": card.idle.alive},
+            "idle": idle_status(card),
         }
 
     def leases(self) -> list[dict[str, Any]]:
@@ -583,6 +583,13 @@ class PoolCore:
 
     def lent_cards(self, waiter: Waiter) -> list[CardConfig]:
         return [lease.card for lease in waiter.loan]
+
+
+def idle_status(card: Card) -> dict[str, Any]:
+    """The idle workload as last seen; only a card that mines has one that runs."""
+    if card.state is CardState.MINING:
+        return {"active": card.idle.active, "alive": card.idle.alive}
+    return {"active": False, "alive": None if card.idle.alive is None else False}
 
 
 def lease_status(lease: Lease) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from typing import Any, NoReturn
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 LOG_BYTES = 1 << 20
+UNFINISHED = " did not finish within"
 ALIVE_S = 5.0  # one `alive` command; a check that hangs is a "no"
 
 
@@ -137,7 +138,7 @@ class Guard:
             if remaining <= 0:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(pid, signal.SIGKILL)
-                return f"{argv[0]} did not finish within {bound_s:.1f} s"
+                return f"{argv[0]}{UNFINISHED} {bound_s:.1f} s"
             self.pump(min(remaining, 0.5))
         return "" if (how := ended(self.statuses.pop(pid))) == "exit 0" else f"{argv[0]}: {how}"
 
@@ -178,9 +179,10 @@ class Guard:
             self.idle_off = True
             return ""
         deadline = time.monotonic() + self.job["free_s"]
-        pause = 0.05
+        pause, before = 0.05, ""
         while True:
             reason = self.run(self.job["stop"], max(0.1, deadline - time.monotonic()))
+            before = reason = telling(before, reason)
             if not reason:
                 self.idle_off = True
                 if not self.alive(deadline):
@@ -198,11 +200,12 @@ class Guard:
         deadline = time.monotonic() + self.job["free_s"]
         if not self.idle_off and self.alive(deadline):
             return ""
-        pause = 0.05
+        pause, before = 0.05, ""
         while True:
             if os.path.exists(self.job["hold"]):
                 return ""
             reason = self.run(self.job["start"], max(0.1, deadline - time.monotonic()))
+            before = reason = telling(before, reason)
             if not reason:
                 reason = self._works(deadline)
                 if not reason:
@@ -368,6 +371,11 @@ class Guard:
         self.home()
 
 
+def telling(before: str, now: str) -> str:
+    """The reason worth telling: a last try that the bound cut short says less than a former one that failed by itself."""
+    return before if before and UNFINISHED in now else now
+
+
 def ended(status: int) -> str:
     """A wait status in words: `exit 1`, `signal 9`."""
     code = os.waitstatus_to_exitcode(status)
@@ -422,6 +430,8 @@ def read_job() -> dict[str, Any]:
 
 
 def main() -> int:
+    # The pool's event loop may leave copies of our pipes open here; a worker or an idle workload that inherited one would hide our end.
+    os.closerange(3, os.sysconf("SC_OPEN_MAX"))
     _prctl(PR_SET_CHILD_SUBREAPER, 1)
     guard = Guard(read_job())
     mode = {"occupy": guard.occupy, "loan": guard.loan, "stop": guard.only_stop, "start": guard.only_start}[guard.job["mode"]]

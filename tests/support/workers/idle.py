@@ -1,7 +1,7 @@
 """An idle workload for the `command` driver: `idle.py start|stop|alive SLOT FOLDER`. Standard library only.
 
 `start` leaves a process behind whose PID is in `<folder>/<slot>.pid`; faults come from `<folder>/<slot>.fault` (one word a line):
-stop-hangs, stop-slow, start-fails, dead-hash (alive says no), keep-start-hanging. Each start and stop is a line in `<folder>/<slot>.log`.
+stop-hangs, stop-slow, stop-fails, start-slow, start-fails, dead-hash (alive says no). Each start and stop is a line in `<folder>/<slot>.log`.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ def main() -> int:
     with (folder / f"{slot}.log").open("a") as log:
         log.write(f"{verb} {time.time()}\n")
     if verb == "start":
+        if "start-slow" in faults:
+            time.sleep(1.0)
         if "start-fails" in faults:
             return 5
         if pid and running(pid):
