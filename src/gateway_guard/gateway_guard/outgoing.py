@@ -55,7 +55,7 @@ class _Cleaner:
 
     def _item(self, item: Mapping[str, Any]) -> dict[str, Any]:
         kind = item.get("type")
-        if (kind is not None and kind not in TEXT_TYPES) or any(item.get(key) is not None for key in FILE_KEYS):
+        if not (kind is None or (isinstance(kind, str) and kind in TEXT_TYPES)) or any(item.get(key) is not None for key in FILE_KEYS):
             raise Refusal(403, "only text may leave the fleet: images, audio and files are refused")
         if self._withhold and (kind in RESULT_TYPES or item.get("role") in ("tool", "function")):
             return {
