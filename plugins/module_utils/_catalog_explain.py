@@ -29,10 +29,11 @@ def explain(catalog: Catalog, identity: str, alias: str, data_class: str, public
     if name in catalog["aliases"]:
         answer["tier"] = catalog["aliases"][name]["tier"]
         chain = catalog["aliases"][name]["chains"].get(data_class, [])
-        answer["chain"] = chain[:1] if host else chain
+        answer["chain"] = chain[:1] if host else list(chain)
     if refused is not None:
         answer["layer"] = refused[0]
         answer["reason"] = _role_only(catalog, identity, refused[1]) if public else refused[1]
+        answer["chain"] = []
         answer["lines"] = _lines(answer)
         return answer
     answer["allowed"] = True
@@ -41,6 +42,8 @@ def explain(catalog: Catalog, identity: str, alias: str, data_class: str, public
         "; hosted links only with an approval, without one the restricted chain" if answer["needs_approval"] else ""
     )
     answer["hosts"] = _cards(catalog, answer["chain"], host, public)
+    if public:
+        answer["chain"] = ["hosted" if is_hosted(link) else link for link in answer["chain"]]
     answer["lines"] = _lines(answer)
     return answer
 
