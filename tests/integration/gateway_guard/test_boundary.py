@@ -10,8 +10,8 @@ import aiohttp
 import pytest
 import pytest_asyncio
 
-from tests.integration.gateway_guard.conftest import Fleet, start_fleet, stop_fleet
 from tests.support.gateway_hostile import Hostile, hostile_requests
+from tests.support.gateway_rig import Fleet, start_fleet, stop_fleet
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 LAYERS = ("auth", "pre_call", "filter", "last_hop")
