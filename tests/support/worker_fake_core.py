@@ -60,7 +60,7 @@ class FakeGrant:
 
 
 class FakeCore:
-    """`queue_gate` and `load_gate` hold requests while cleared; `refusals` are raised by `admit` or in the queue; `active` are leases held now."""
+    """`queue_gate` and `load_gate` hold requests while cleared; `refusals` are raised at admission or in the queue; `active` are leases held now."""
 
     def __init__(self, config: PoolConfig, endpoint: Endpoint, cards: int = 1000) -> None:
         self.config, self.endpoint = config, endpoint
@@ -76,6 +76,7 @@ class FakeCore:
         self.demands: list[Demand] = []
         self.outcomes: Counter[str] = Counter()
         self.failures: list[str] = []
+        self.grants: list[FakeGrant] = []
         self._cards = asyncio.Semaphore(cards)
         self._ids = itertools.count()
 
@@ -90,6 +91,7 @@ class FakeCore:
 
     @contextlib.asynccontextmanager
     async def lease(self, demand: Demand) -> AsyncIterator[FakeGrant]:
+        self.admit(demand.model)
         self.demands.append(demand)
         lease = f"l{next(self._ids)}"
         self.waiting += 1
@@ -106,7 +108,8 @@ class FakeCore:
                     await self.load_gate.wait()
                     if self.load_s:
                         await asyncio.sleep(self.load_s)
-                    yield FakeGrant(self, self.config.cards[0], lease)
+                    self.grants.append(FakeGrant(self, self.config.cards[0], lease))
+                    yield self.grants[-1]
                 finally:
                     self.active.discard(lease)
                     self.waiting += 1

@@ -62,11 +62,12 @@ class ScriptedWorker:
                     await asyncio.wait((behaving, watching), return_when=asyncio.FIRST_COMPLETED)
                 finally:
                     watching.cancel()
-                    if not behaving.done():
-                        self.gone += 1
-                        behaving.cancel()
-                        await asyncio.gather(behaving, return_exceptions=True)
-                        return
+                    cut = not behaving.done()
+                    behaving.cancel()
+                    await asyncio.gather(behaving, return_exceptions=True)
+                if cut:
+                    self.gone += 1
+                    return
                 if isinstance(behaving.exception(), (ConnectionError, RuntimeError)):
                     return  # uvloop says RuntimeError for a write to a closed transport
                 behaving.result()
@@ -113,6 +114,7 @@ def event(text: str) -> bytes:
     return b"data: " + json.dumps({"choices": [{"index": 0, "delta": {"content": text}}]}).encode() + b"\n\n"
 
 
+LAST = b'data: {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}\n\n'
 DONE = b"data: [DONE]\n\n"
 
 
@@ -148,8 +150,8 @@ def then_hang(data: bytes) -> Behaviour:
     return behave
 
 
-def stream(texts: list[str], pause_s: float = 0.0) -> Behaviour:
-    """A well-behaved event stream, one event a chunk."""
+def stream(texts: list[str], pause_s: float = 0.0, last: bool = False) -> Behaviour:
+    """A well-behaved event stream, one event a chunk; `last` adds the event with a finish reason that strict clients want."""
 
     async def behave(request: Received, writer: asyncio.StreamWriter) -> None:
         writer.write(EVENTS_HEAD)
@@ -158,7 +160,7 @@ def stream(texts: list[str], pause_s: float = 0.0) -> Behaviour:
             await writer.drain()
             if pause_s:
                 await asyncio.sleep(pause_s)
-        writer.write(chunk(DONE) + CHUNKED_END)
+        writer.write((chunk(LAST) if last else b"") + chunk(DONE) + CHUNKED_END)
         await writer.drain()
 
     return behave
@@ -172,7 +174,7 @@ def model_server(reply_text: str = "hello", pause_s: float = 0.0) -> Behaviour:
         if pause_s:
             await asyncio.sleep(pause_s)
         if asked.get("stream"):
-            await stream([reply_text] * 3, pause_s)(request, writer)
+            await stream([reply_text] * 3, pause_s, last=True)(request, writer)
         elif "embeddings" in request.line:
             data = {"object": "list", "model": "m", "data": [{"object": "embedding", "index": 0, "embedding": [0.5, -0.5]}], "usage": {}}
             await always(response(json.dumps(data).encode()))(request, writer)

@@ -148,7 +148,6 @@ class DataPlane:
             raise RefusedParam(404, "model_not_found", "there is no such model here", "model")
         if endpoint not in model.endpoints:
             raise RefusedParam(400, "wrong_endpoint", f"model {asked.model} is not served at {path}", "model")
-        core.admit(model.name)
         demand = Demand(
             request=incoming.request_id(request),
             alias=asked.model,
@@ -161,6 +160,7 @@ class DataPlane:
         call = Call(path, to_worker(request.raw_headers, asked.stream), body, asked.stream, arrived)
         watch = Watch(reply, bounds.ping_s if asked.stream else None)
         try:
+            # Entering the lease admits or refuses before anything is awaited, so before a ping could take the 200 out.
             # A stream has no bound over all of it; the queue and the load have their own, in the core.
             async with asyncio.timeout_at(None if asked.stream else arrived + bounds.request_s) as limit, core.lease(demand) as grant:
                 limit.reschedule(None)
