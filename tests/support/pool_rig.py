@@ -220,9 +220,9 @@ class PoolRig:
             with contextlib.suppress(OSError):
                 environ = Path(f"/proc/{name}/environ").read_bytes()
                 cmdline = Path(f"/proc/{name}/cmdline").read_bytes()
-                if (b"GPU_FLEET_WORKER=" in environ and self.mark in environ) or str(self.folder).encode() in cmdline:
-                    if alive(int(name)):
-                        found.append(int(name))
+                ours = (b"GPU_FLEET_WORKER=" in environ and self.mark in environ) or str(self.folder).encode() in cmdline
+                if ours and alive(int(name)):
+                    found.append(int(name))
         return found
 
     @property

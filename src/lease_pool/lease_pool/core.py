@@ -309,7 +309,7 @@ class PoolCore:
             case Join(slot=slot):
                 card = self.cards[slot]
                 lease = card.next if card.next is not None and card.next.members else card.lease
-                assert lease is not None
+                assert lease is not None  # noqa: S101  for the type checker: the caller has seen to it
                 lease.add(waiter)
                 if lease.ready:
                     self._grant(waiter, lease, now)
@@ -385,7 +385,7 @@ class PoolCore:
                 self._grant(waiter, lease, now)
 
     def lease_failed(self, lease: Lease, why: str, refused: Refused) -> None:
-        assert lease.model is not None
+        assert lease.model is not None  # noqa: S101  for the type checker: the caller has seen to it
         lease.failed = why
         lease.outcome = "failed_to_start"
         log.error("card %s (%s): %s", lease.card.uuid, lease.card.slot, why)
@@ -444,7 +444,7 @@ class PoolCore:
 
     async def _unknown_cards(self) -> str:
         """A swapped card: the operator needs the new UUID (truenas#19499)."""
-        assert self.nvml is not None
+        assert self.nvml is not None  # noqa: S101  for the type checker: the caller has seen to it
         try:
             unknown = [uuid for uuid in await self.nvml.uuids() if uuid not in self.by_uuid]
         except NvmlError:
@@ -578,7 +578,7 @@ class PoolCore:
         return list(self._queue)
 
     def share(self, waiter: Waiter) -> Share:
-        assert waiter.lease is not None
+        assert waiter.lease is not None  # noqa: S101  for the type checker: the caller has seen to it
         return Share(waiter, waiter.lease)
 
     def lent_cards(self, waiter: Waiter) -> list[CardConfig]:

@@ -134,7 +134,7 @@ class Share:
 
     @property
     def endpoint(self) -> Endpoint:
-        assert self._lease.occupancy is not None
+        assert self._lease.occupancy is not None  # noqa: S101  for the type checker: the caller has seen to it
         return self._lease.occupancy.endpoint
 
     @property

@@ -1,7 +1,7 @@
 """What the driver says about cards: by UUID, off the event loop, one probe at a time.
 
-A driver call can block for ever in C (gpu-monitoring-tools#46). All calls therefore run in one daemon thread; a caller waits with a bound, and while
-a call hangs every further caller is told so instead of piling up behind it.
+A driver call can block for ever in C (gpu-monitoring-tools#46). Each card is therefore asked in one daemon thread of its own; a caller waits with a
+bound, and while a call hangs every further caller is told so instead of piling up behind it.
 """
 
 from __future__ import annotations
@@ -48,50 +48,31 @@ class CardFacts:
     pids: tuple[int, ...]
 
 
-class Nvml:
-    """The one thread that talks to the driver."""
+class _Lane:
+    """One daemon thread and at most one call in the driver."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str) -> None:
+        self._name = name
         self._work: queue.SimpleQueue[tuple[Callable[[], Any], asyncio.AbstractEventLoop, asyncio.Future[Any]] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
-        self._since: float | None = None  # when the call now in the driver began
         self._lock = asyncio.Lock()
-        self._ready = False
+        self._since: float | None = None  # when the call now in the driver began
 
-    async def card(self, uuid: str, bound_s: float = PROBE_S) -> CardFacts:
-        """Raises CardMissing or NvmlError."""
-        return await self._call(lambda: _read_card(uuid), f"card {uuid}", bound_s)
-
-    async def uuids(self, bound_s: float = PROBE_S) -> list[str]:
-        """The UUIDs of every card that the driver lists and still reaches."""
-        return await self._call(_list_uuids, "the list of cards", bound_s)
+    async def call(self, function: Callable[[], T], what: str) -> T:
+        async with self._lock:
+            if self._since is not None:
+                raise NvmlError(f"NVML: a driver call hangs since {time.monotonic() - self._since:.0f} s; {what} not asked")
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._serve, name=self._name, daemon=True)
+                self._thread.start()
+            loop = asyncio.get_running_loop()
+            future: asyncio.Future[T] = loop.create_future()
+            self._since = time.monotonic()
+            self._work.put((function, loop, future))
+            return await future
 
     def close(self) -> None:
         self._work.put(None)
-
-    async def _call(self, function: Callable[[], T], what: str, bound_s: float) -> T:
-        try:
-            async with asyncio.timeout(bound_s):
-                async with self._lock:
-                    if self._since is not None:
-                        raise NvmlError(f"NVML: a driver call hangs since {time.monotonic() - self._since:.0f} s; {what} not asked")
-                    return await self._submit(function)
-        except TimeoutError:
-            raise NvmlError(f"NVML: no answer about {what} within {bound_s:g} s") from None
-        except pynvml.NVMLError as error:
-            missing = error.value in (pynvml.NVML_ERROR_NOT_FOUND, pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_INVALID_ARGUMENT)
-            kind = CardMissing if missing else NvmlError
-            raise kind(f"NVML: {what}: {error}") from None
-
-    async def _submit(self, function: Callable[[], T]) -> T:
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._serve, name="nvml", daemon=True)
-            self._thread.start()
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[T] = loop.create_future()
-        self._since = time.monotonic()
-        self._work.put((function, loop, future))
-        return await future
 
     def _serve(self) -> None:
         while (item := self._work.get()) is not None:
@@ -99,17 +80,58 @@ class Nvml:
             result: Any = None
             error: Exception | None = None
             try:
-                if not self._ready:
-                    pynvml.nvmlInit()
-                    self._ready = True
                 result = function()
             except pynvml.NVMLError as caught:
                 error = caught
-                if caught.value in (pynvml.NVML_ERROR_UNINITIALIZED, pynvml.NVML_ERROR_DRIVER_NOT_LOADED):
-                    self._ready = False
             self._since = None
             with contextlib.suppress(RuntimeError):  # the loop may be closed by now
                 loop.call_soon_threadsafe(_settle, future, result, error)
+
+
+class Nvml:
+    """The driver, asked about one card at a time in that card's own lane: a call that hangs on one card leaves the others alone."""
+
+    def __init__(self) -> None:
+        self._lanes: dict[str, _Lane] = {}
+        self._init = threading.Lock()
+        self._ready = False
+
+    async def card(self, uuid: str, bound_s: float = PROBE_S) -> CardFacts:
+        """Raises CardMissing or NvmlError."""
+        return await self._call(uuid, lambda: _read_card(uuid), f"card {uuid}", bound_s)
+
+    async def uuids(self, bound_s: float = PROBE_S) -> list[str]:
+        """The UUIDs of every card that the driver lists and still reaches."""
+        return await self._call("", _list_uuids, "the list of cards", bound_s)
+
+    def close(self) -> None:
+        for lane in self._lanes.values():
+            lane.close()
+
+    async def _call(self, key: str, function: Callable[[], T], what: str, bound_s: float) -> T:
+        lane = self._lanes.setdefault(key, _Lane(f"nvml {key}".strip()))
+        try:
+            async with asyncio.timeout(bound_s):
+                return await lane.call(lambda: self._initialised(function), what)
+        except TimeoutError:
+            raise NvmlError(f"NVML: no answer about {what} within {bound_s:g} s") from None
+        except pynvml.NVMLError as error:
+            missing = error.value in (pynvml.NVML_ERROR_NOT_FOUND, pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_INVALID_ARGUMENT)
+            kind = CardMissing if missing else NvmlError
+            raise kind(f"NVML: {what}: {error}") from None
+
+    def _initialised(self, function: Callable[[], T]) -> T:
+        """Runs in a lane's thread."""
+        with self._init:
+            if not self._ready:
+                pynvml.nvmlInit()
+                self._ready = True
+        try:
+            return function()
+        except pynvml.NVMLError as error:
+            if error.value in (pynvml.NVML_ERROR_UNINITIALIZED, pynvml.NVML_ERROR_DRIVER_NOT_LOADED):
+                self._ready = False
+            raise
 
 
 def _settle(future: asyncio.Future[Any], result: Any, error: Exception | None) -> None:
@@ -170,7 +192,7 @@ class FreeCheck:
         await self._until(card, self._before[card.uuid] - SLACK_MIB, bound_s)
 
     async def _until(self, card: CardConfig, need_mib: int, bound_s: float) -> CardFacts:
-        assert self._nvml is not None
+        assert self._nvml is not None  # noqa: S101  for the type checker: the caller has seen to it
         deadline = time.monotonic() + bound_s
         found = ""
         while True:

@@ -40,7 +40,7 @@ class GuardedOccupancy:
     """One running guard, seen from the pool."""
 
     def __init__(
-        self, supervisor: ProcessSupervisor, card: CardConfig, endpoint: Endpoint, mark: str, need_mib: int, free_s: float
+        self, supervisor: ProcessSupervisor, card: CardConfig, endpoint: Endpoint, *, mark: str = "", need_mib: int = 0, free_s: float
     ) -> None:
         loop = asyncio.get_running_loop()
         self._supervisor = supervisor
@@ -132,7 +132,7 @@ class GuardedOccupancy:
             self._process.stdin.write(line.encode() + b"\n")
 
     async def _follow(self, process: asyncio.subprocess.Process) -> None:
-        assert process.stdout is not None
+        assert process.stdout is not None  # noqa: S101  for the type checker: the caller has seen to it
         async for line in process.stdout:
             self._on(json.loads(line))
         await process.wait()
@@ -173,7 +173,8 @@ class GuardedOccupancy:
     async def _after_lost_guard(self) -> None:
         """The guard itself was killed: its worker's tree goes by mark, then a new guard brings the idle workload back."""
         log.error("card %s (%s): its guard process died; cleaning up after it", self._card.uuid, self._card.slot)
-        await strays.clear(self._mark, self._free_s)
+        if self._mark:
+            await strays.clear(self._mark, self._free_s)
         _fail(self._off, SupervisorError(f"card {self._card.uuid} ({self._card.slot}): its guard process died"))
         _done(self._started, None)
         _done(self._gone, "the guard process died")
@@ -217,7 +218,7 @@ class ProcessSupervisor:
         socket.unlink(missing_ok=True)
         known = {"{api_key_file}": str(key_file), "{socket}": str(socket), "{host}": endpoint.host, "{port}": str(endpoint.port)}
         env = _inherited() | _card_env(card) | {k: _fill(v, known) for k, v in spec.env.items()} | {MARK: lease_mark}
-        occupancy = GuardedOccupancy(self, card, endpoint, lease_mark, spec.memory_mib, spec.free_s)
+        occupancy = GuardedOccupancy(self, card, endpoint, mark=lease_mark, need_mib=spec.memory_mib, free_s=spec.free_s)
         job = self._job(card, "occupy", spec.free_s, former) | {
             "argv": [_fill(a, known) for a in spec.argv],
             "env": env,
@@ -233,7 +234,7 @@ class ProcessSupervisor:
 
     async def lend(self, card: CardConfig, free_s: float) -> Occupancy:
         former = self._former(card)
-        occupancy = GuardedOccupancy(self, card, Endpoint(socket=None), f"{self._pool_mark}/{card.slot}/loan", 0, free_s)
+        occupancy = GuardedOccupancy(self, card, Endpoint(socket=None), free_s=free_s)
         self._current[card.slot] = occupancy
         await occupancy.begin(self._job(card, "loan", free_s, former))
         if former is not None:
@@ -273,7 +274,7 @@ class ProcessSupervisor:
         """One stop or start of the idle workload, under the occupant lock and safe from a kill of the pool."""
         if not self._config.idle_workload.start:
             return
-        runner = GuardedOccupancy(self, card, Endpoint(socket=None), "", 0, free_s)
+        runner = GuardedOccupancy(self, card, Endpoint(socket=None), free_s=free_s)
         await runner.begin(self._job(card, mode, free_s))
         await _first(runner._returned, runner._off)
         await asyncio.shield(runner._off)

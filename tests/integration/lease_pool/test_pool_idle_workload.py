@@ -20,7 +20,8 @@ async def test_a_stop_that_hangs_quarantines_the_card_at_free_s_and_the_request_
         assert response.status == 200
         assert response.headers["x-gpu-fleet-card"] == "GPU-1"
     card = await rig.until_state("quarantined", "c0")
-    assert "freeing" in card["reason"] and "free_s" in card["reason"]
+    assert "freeing" in card["reason"]
+    assert "free_s" in card["reason"]
     await rig.until_state("mining", "c1")
     rig.fault(slot="c0")
     await rig.admin("POST", "/resume", {"card": "GPU-0"})
@@ -44,9 +45,11 @@ async def test_a_start_that_fails_beyond_its_bound_quarantines_the_card_with_the
     rig.fault("start-fails")
     assert (await rig.ask())[0] == 200
     card = await rig.until_state("quarantined")
-    assert "returning" in card["reason"] and "exit 5" in card["reason"]
+    assert "returning" in card["reason"]
+    assert "exit 5" in card["reason"]
     status, answer = await rig.ask()
-    assert status == 503 and answer["error"]["code"] == "no_usable_card"
+    assert status == 503
+    assert answer["error"]["code"] == "no_usable_card"
     assert (await rig.get("/ready"))[0] == 503
     rig.fault()
     assert rig.cli("resume", "--card", "GPU-0", "--wait", "10").returncode == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import random
 import socket
 import time
@@ -18,7 +19,7 @@ from tests.support.pool_rig import TOKEN, Maker, PoolRig, model
 
 def overlaps(spans: list[tuple[float, float, str]]) -> list[Any]:
     ordered = sorted(spans)
-    return [(a, b) for a, b in zip(ordered, ordered[1:], strict=False) if b[0] < a[1] - 1e-6 and a[2] != b[2]]
+    return [(a, b) for a, b in itertools.pairwise(ordered) if b[0] < a[1] - 1e-6 and a[2] != b[2]]
 
 
 async def lease_spans(rig: PoolRig) -> dict[str, list[tuple[float, float, str]]]:
@@ -126,7 +127,8 @@ async def test_a_request_joins_only_while_no_other_model_has_waited_longer(rigs:
     late = asyncio.create_task(rig.ask({"model": "a"}))
     await rig.until(lambda: _queue(rig, 2), "a waits behind b")
     done, _ = await asyncio.wait([late, other], return_when=asyncio.FIRST_COMPLETED)
-    assert other in done and late not in done
+    assert other in done
+    assert late not in done
     assert (await first)[0] == (await late)[0] == 200
 
 
@@ -143,7 +145,8 @@ async def test_a_window_keeps_the_worker_and_another_model_takes_an_idle_worker_
         assert response.headers["x-gpu-fleet-load-ms"] == "0"
     assert (await rig.card())["state"] == "serving"
     status, answer = await rig.ask({"model": "b"})
-    assert status == 200 and answer["pid"] != pids[0]
+    assert status == 200
+    assert answer["pid"] != pids[0]
     await rig.until(lambda: pids[0] not in rig.workers(), "the evicted worker is gone")
     await rig.admin("POST", "/drain", {})
     await rig.until_state("mining")  # a draining pool keeps no idle worker
@@ -189,7 +192,8 @@ async def test_a_request_that_waited_queue_s_gets_429_and_its_place_is_free(rigs
     await rig.until_state("serving")
     began = time.monotonic()
     status, answer = await rig.ask()
-    assert status == 429 and answer["error"]["code"] == "queue_timeout"
+    assert status == 429
+    assert answer["error"]["code"] == "queue_timeout"
     assert 0.4 < time.monotonic() - began < 1.5
     assert (await rig.status())["queue"] == 0
     assert (await running)[0] == 200

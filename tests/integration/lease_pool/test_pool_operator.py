@@ -32,7 +32,8 @@ async def test_a_pool_drain_refuses_at_once_lets_running_requests_finish_and_sur
     began = time.monotonic()
     assert (await queued)[0] == 503
     async with rig.post() as response:
-        assert response.status == 503 and "Retry-After" in response.headers
+        assert response.status == 503
+        assert "Retry-After" in response.headers
     assert time.monotonic() - began < 1
     assert (await running)[0] == 200
     await rig.until_state("mining")  # cards go on mining
@@ -41,7 +42,8 @@ async def test_a_pool_drain_refuses_at_once_lets_running_requests_finish_and_sur
     assert await rig.ended() == 0
     await rig.start()
     status = await rig.status()
-    assert status["draining"] is True and status["drain_reason"] == "rollout"
+    assert status["draining"] is True
+    assert status["drain_reason"] == "rollout"
     assert rig.cli("resume", "--wait", "5").returncode == 0
     assert (await rig.ask())[0] == 200
 
@@ -52,7 +54,8 @@ async def test_a_card_drain_waits_for_its_lease_then_keeps_the_idle_workload_dow
     running = asyncio.create_task(rig.ask({"delay": 2.0}))
     await rig.until_state("serving")
     result = rig.cli("drain", "--card", "GPU-0", "--wait", "0.3", "--reason", "fan")
-    assert result.returncode == 1 and "still serving" in result.stderr
+    assert result.returncode == 1
+    assert "still serving" in result.stderr
     assert rig.cli("drain", "--card", "GPU-0", "--wait", "10", "--reason", "fan").returncode == 0
     assert (await running)[0] == 200
     card = await rig.card()
@@ -78,11 +81,14 @@ async def test_quarantine_release_and_their_errors(rigs: Maker) -> None:
     assert status == 502, answer
     await rig.until_state("mining")
     result = rig.cli("release", "GPU-0")
-    assert result.returncode == 1 and "no lease" in result.stderr
+    assert result.returncode == 1
+    assert "no lease" in result.stderr
     assert rig.cli("quarantine", "GPU-0", "--reason", "artefacts").returncode == 0
     assert (await rig.until_state("quarantined"))["reason"] == "artefacts"
     result = rig.cli("drain", "--card", "GPU-9")
-    assert result.returncode == 1 and "GPU-9" in result.stderr and "GPU-0" in result.stderr
+    assert result.returncode == 1
+    assert "GPU-9" in result.stderr
+    assert "GPU-0" in result.stderr
 
 
 async def test_sigterm_lets_a_stream_finish_and_brings_the_idle_workload_back_before_exit(rigs: Maker) -> None:
@@ -95,9 +101,11 @@ async def test_sigterm_lets_a_stream_finish_and_brings_the_idle_workload_back_be
         rig.kill(signal.SIGTERM)
         assert (await queued)[0] == 503
         rest = await response.text()
-        assert "[DONE]" in rest and '"n": 9' in rest
+        assert "[DONE]" in rest
+        assert '"n": 9' in rest
     assert await rig.ended() == 0
-    assert rig.idle_pid() and not rig.workers()
+    assert rig.idle_pid()
+    assert not rig.workers()
 
 
 async def test_drain_s_bounds_a_stop_and_a_second_signal_forces_it(rigs: Maker) -> None:
@@ -118,7 +126,8 @@ async def test_drain_s_bounds_a_stop_and_a_second_signal_forces_it(rigs: Maker) 
         assert time.monotonic() - began < 6
         status, _ = await running
         assert status in (502, 503)
-        assert rig.idle_pid() and not rig.workers()
+        assert rig.idle_pid()
+        assert not rig.workers()
 
 
 async def _refuses(rig: PoolRig) -> bool:
@@ -161,7 +170,8 @@ async def test_two_reloads_in_a_hundred_milliseconds_leave_one_worker_a_card(rig
         rig.kill(signal.SIGHUP)
         await asyncio.sleep(0.05)
     status, answer = await rig.ask()
-    assert status == 200 and answer["env"]["V"] == "y"
+    assert status == 200
+    assert answer["env"]["V"] == "y"
     assert rig.workers() == [answer["pid"]]
 
 
@@ -188,7 +198,8 @@ async def test_the_admin_socket_is_not_for_everyone_and_says_what_was_wrong(rigs
                 assert response.status == 400, where
                 assert (await response.json())["error"]
         async with session.get("http://pool/events?since=yesterday") as response:
-            assert response.status == 400 and "RFC 3339" in (await response.json())["error"]
+            assert response.status == 400
+            assert "RFC 3339" in (await response.json())["error"]
         async with session.get("http://pool/nothing") as response:
             assert response.status == 404
     until = time.time() + 60
@@ -212,7 +223,8 @@ async def test_events_can_be_followed(rigs: Maker) -> None:
             event = json.loads(line)
             if event["event"] == "request":
                 break
-    assert event["outcome"] == "ok" and event["model"] == "m"
+    assert event["outcome"] == "ok"
+    assert event["model"] == "m"
     follower.terminate()
     await follower.wait()
 
@@ -239,7 +251,9 @@ async def test_killing_run_kills_the_command_with_all_its_children_and_the_card_
         assert run.stdout is not None
         pids = [int(word) for word in (await asyncio.to_thread(run.stdout.readline)).split()]
         card = await rig.until_state("serving")
-        assert card["lease"]["alias"] is None and card["lease"]["model"] is None and card["lease"]["id"]
+        assert card["lease"]["alias"] is None
+        assert card["lease"]["model"] is None
+        assert card["lease"]["id"]
         assert rig.idle_pid() is None
         run.send_signal(number)
         code = await asyncio.to_thread(run.wait, 10)
@@ -273,7 +287,8 @@ async def test_a_loan_ends_when_its_card_is_released_and_outlives_a_killed_pool(
     await rig.start(settled=False)
     card = await rig.until_state("serving")
     assert card["lease"]["id"] is None
-    assert alive(pid) and rig.idle_pid() is None
+    assert alive(pid)
+    assert rig.idle_pid() is None
     os.kill(pid, signal.SIGTERM)
     assert await asyncio.to_thread(run.wait, 10) == 128 + signal.SIGTERM
     run.stdout.close()
@@ -296,11 +311,13 @@ async def test_a_booting_pool_starts_no_worker(rigs: Maker) -> None:
 async def test_a_client_says_when_no_pool_answers_and_when_it_is_used_wrongly(rigs: Maker) -> None:
     rig = rigs(1)
     result = rig.cli("status")
-    assert result.returncode == 1 and "does not answer" in result.stderr
+    assert result.returncode == 1
+    assert "does not answer" in result.stderr
     assert rig.cli("status", "--nonsense").returncode == 2
     assert rig.cli("no-such-verb").returncode == 2
     rig.path.write_text("cards: []\nmodels: {}\n")
     result = rig.cli("status")
-    assert result.returncode == 2 and f"{rig.path}: cards: []: must have at least one entry" in result.stderr
+    assert result.returncode == 2
+    assert f"{rig.path}: cards: []: must have at least one entry" in result.stderr
     result = rig.cli("serve")
     assert result.returncode == 2

@@ -20,6 +20,7 @@ import sys
 import threading
 import time
 from http.server import BaseHTTPRequestHandler
+from pathlib import Path
 
 STARTED = time.monotonic()
 
@@ -32,13 +33,14 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--load", type=float, default=0.0)
     parser.add_argument("--dimensions", type=int, default=4)
     parser.add_argument("--mode", action="append", default=[])
+    parser.add_argument("--claim", type=int, help="MiB to use of the simulated card ($GPU_SIM_DIR, $CUDA_VISIBLE_DEVICES)")
     parser.add_argument("--record", help="append a line for the start of this worker")
     return parser.parse_args()
 
 
 OPTIONS = parse()
 MODES = set(OPTIONS.mode)
-KEY = open(OPTIONS.key_file).read().strip() if OPTIONS.key_file else ""
+KEY = Path(OPTIONS.key_file).read_text().strip() if OPTIONS.key_file else ""
 
 
 def child(*, keep_stdout: bool = False, close_all: bool = False) -> None:
@@ -131,8 +133,26 @@ def main() -> None:
     if OPTIONS.record:
         with open(OPTIONS.record, "a") as file:
             file.write(f"{os.getpid()} {os.environ.get('CUDA_VISIBLE_DEVICES')} {time.time()}\n")
+    if OPTIONS.claim:
+        claim(OPTIONS.claim)
     if "die-start" in MODES:
         sys.exit(3)
+    misbehave()
+    if OPTIONS.socket:
+        server: socketserver.BaseServer = UnixServer(OPTIONS.socket, Handler)
+    else:
+        server = TcpServer(("127.0.0.1", OPTIONS.port), Handler)
+    server.serve_forever(poll_interval=0.5)
+
+
+def claim(mib: int) -> None:
+    """Use memory of the simulated card that is visible."""
+    for card in (Path(os.environ["GPU_SIM_DIR"]) / "cards").iterdir():
+        if (card / "uuid").read_text().strip() == os.environ["CUDA_VISIBLE_DEVICES"]:
+            (card / "procs" / str(os.getpid())).write_text(f"{mib}\n")
+
+
+def misbehave() -> None:
     if "ignore-term" in MODES:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     else:
@@ -149,11 +169,6 @@ def main() -> None:
         sys.stdout.flush()
     if "die-loading" in MODES:
         threading.Timer(OPTIONS.load / 2, lambda: os._exit(4)).start()
-    if OPTIONS.socket:
-        server: socketserver.BaseServer = UnixServer(OPTIONS.socket, Handler)
-    else:
-        server = TcpServer(("127.0.0.1", OPTIONS.port), Handler)
-    server.serve_forever(poll_interval=0.5)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-
 from lease_pool.admission import Gate, refusal
 from lease_pool.deadlines import card_by, left, median, retry_after_s
 from lease_pool.scheduling import CardView, Want
@@ -52,7 +51,8 @@ def test_one_card_without_back_off_is_enough_to_wait_for() -> None:
 
 def test_a_borrower_needs_as_many_usable_cards_as_it_asks_for() -> None:
     refused = refusal(Gate(**OPEN), Want(1, None, 0, cards=2), at_once=False)  # type: ignore[arg-type]
-    assert refused is not None and refused.status == 503
+    assert refused is not None
+    assert refused.status == 503
 
 
 def test_deadlines() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
 from lease_pool.backoff import Backoff, delay_s
 
 
@@ -70,7 +69,8 @@ def test_a_resumed_card_starts_with_a_clean_record() -> None:
         backoff.failed(name, "c0", 0.0)
         backoff.failed(name, "c0", 0.0)
     backoff.forget_card("c0")
-    assert backoff.to_blame() == {} and backoff.active(0.5) == set()
+    assert backoff.to_blame() == {}
+    assert backoff.active(0.5) == set()
 
 
 @given(st.lists(st.tuples(st.booleans(), st.sampled_from("ab"), st.sampled_from(["c0", "c1"])), max_size=40))

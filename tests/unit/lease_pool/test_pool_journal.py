@@ -7,7 +7,6 @@ import json
 from pathlib import Path
 
 import pytest
-
 from lease_pool.holds import Holds
 from lease_pool.journal import FIELDS, SECONDS, Journal, parse_since
 
@@ -18,6 +17,10 @@ async def opened(folder: Path, most: int = 1 << 20) -> Journal:
     return journal
 
 
+def size_of(folder: Path) -> int:
+    return sum(file.stat().st_size for file in folder.iterdir())
+
+
 async def test_an_entry_has_every_field_and_all_timings(tmp_path: Path) -> None:
     journal = await opened(tmp_path)
     journal.write("lease", seconds={"freeing": 0.1234567}, card="GPU-0", **{"class": "public"})
@@ -25,8 +28,10 @@ async def test_an_entry_has_every_field_and_all_timings(tmp_path: Path) -> None:
     (entry,) = [json.loads(line) for line in journal.path.read_text().splitlines()]
     assert set(entry) == {"time", "event", "seconds", *FIELDS}
     assert list(entry["seconds"]) == list(SECONDS)
-    assert entry["seconds"]["freeing"] == 0.123457 and entry["seconds"]["loading"] is None
-    assert entry["time"].endswith("Z") and entry["class"] == "public"
+    assert entry["seconds"]["freeing"] == 0.123457
+    assert entry["seconds"]["loading"] is None
+    assert entry["time"].endswith("Z")
+    assert entry["class"] == "public"
 
 
 async def test_it_is_flushed_by_itself_and_survives_a_torn_line(tmp_path: Path) -> None:
@@ -34,7 +39,7 @@ async def test_it_is_flushed_by_itself_and_survives_a_torn_line(tmp_path: Path) 
     journal = await opened(tmp_path)
     journal.write("b")
     async with asyncio.timeout(5):
-        while b'"b"' not in journal.path.read_bytes():
+        while b'"b"' not in journal.path.read_bytes():  # noqa: ASYNC110  a file has no event
             await asyncio.sleep(0.02)
     assert [json.loads(line)["event"] for line in journal.kept()] == ["a", "b"]
     await journal.close()
@@ -47,8 +52,9 @@ async def test_its_size_is_bounded_and_the_newest_is_kept(tmp_path: Path) -> Non
         journal.flush()
     kept = [json.loads(line)["request"] for line in journal.kept()]
     await journal.close()
-    assert sum(file.stat().st_size for file in tmp_path.iterdir()) <= 10_000
-    assert kept == [str(n) for n in range(200 - len(kept), 200)] and len(kept) > 10
+    assert size_of(tmp_path) <= 10_000
+    assert kept == [str(n) for n in range(200 - len(kept), 200)]
+    assert len(kept) > 10
 
 
 async def test_since_and_follow(tmp_path: Path) -> None:
@@ -78,12 +84,15 @@ def test_holds_survive_and_a_broken_file_drains(tmp_path: Path) -> None:
     holds.drain_pool("rollout")
     again = Holds(tmp_path)
     again.load()
-    assert again.draining and again.drain_reason == "rollout" and again.cards["GPU-0"].reason == "hot"
+    assert again.draining
+    assert again.drain_reason == "rollout"
+    assert again.cards["GPU-0"].reason == "hot"
     again.resume_card("GPU-0")
     again.resume_pool()
     third = Holds(tmp_path)
     third.load()
-    assert not third.draining and not third.cards
+    assert not third.draining
+    assert not third.cards
     (tmp_path / "drain.json").write_text("{")
     broken = Holds(tmp_path)
     broken.load()

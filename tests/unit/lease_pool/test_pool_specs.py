@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import yaml
-
 from lease_pool.config import parse
 from lease_pool.specs import launch_spec
 
@@ -53,10 +52,14 @@ def test_a_command_is_taken_whole_with_its_placeholders_anywhere() -> None:
 
 def test_the_other_backends_are_one_entry_each() -> None:
     vllm = spec_of({"backend": "vllm", "file": "/m", "context": 100, "aliases": ["a"]})
-    assert vllm.argv[:3] == ("vllm", "serve", "/m") and vllm.needs_port
+    assert vllm.argv[:3] == ("vllm", "serve", "/m")
+    assert vllm.needs_port
     assert vllm.argv[vllm.argv.index("--served-model-name") + 1 :][:2] == ("m", "a")
     ollama = spec_of({"backend": "ollama"}, servers={"ollama": ["/opt/ollama", "serve"]})
-    assert ollama.argv == ("/opt/ollama", "serve") and ollama.env["OLLAMA_HOST"] == "{host}:{port}" and "OLLAMA_MODELS" not in ollama.env
+    assert ollama.argv == ("/opt/ollama", "serve")
+    assert ollama.env["OLLAMA_HOST"] == "{host}:{port}"
+    assert "OLLAMA_MODELS" not in ollama.env
     sd = spec_of({"backend": "sd_server", "file": "/m"})
-    assert sd.ready_path == "/v1/models" and "--listen-port" in sd.argv
+    assert sd.ready_path == "/v1/models"
+    assert "--listen-port" in sd.argv
     assert spec_of({"backend": "strata", "file": "/s.yaml"}).needs_port
