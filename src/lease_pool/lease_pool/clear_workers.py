@@ -24,10 +24,8 @@ def main(config_path: str) -> int:
             # A key stays: PID 1 may be about to hand it to a start that will now end by itself.
             if entry.suffix != ".key":
                 entry.unlink(missing_ok=True)
-    # Stop-post runs inside the pool's own stop job, and workers are ordered to stop after the pool: waiting there would wait for ourselves.
-    # systemd.exec(5): SERVICE_RESULT is set for stop and stop-post steps only.
-    waiting = ["--no-block"] if "SERVICE_RESULT" in os.environ else []
-    return subprocess.run(["systemctl", "stop", *waiting, _WORKERS], check=False).returncode
+    # Workers are ordered to stop after the pool; stop-post runs inside the pool's own stop and would wait for itself.
+    return subprocess.run(["systemctl", "stop", "--job-mode=ignore-dependencies", _WORKERS], check=False).returncode
 
 
 def _runtime_dir(config_path: str) -> Path:

@@ -26,6 +26,8 @@ _UNIT = "org.freedesktop.systemd1.Unit"
 _SERVICE = "org.freedesktop.systemd1.Service"
 _PROPERTIES = "org.freedesktop.DBus.Properties"
 _KEPT_RESULTS = 256
+# Workers are ordered to stop after the pool, so that its streams survive a shutdown; the pool itself, stopping, must not wait for itself.
+NOW = "ignore-dependencies"
 CALL_S = 25.0  # a polkit stall of 15 s was seen once
 
 DONE = "done"
@@ -119,10 +121,10 @@ class Systemd:
         """Queue a start, await its job, return PID 1's result (`done`, `canceled`, `failed`, `timeout`, `dependency`, …)."""
         return await self._job("StartUnit", name)
 
-    async def stop(self, name: str) -> str:
+    async def stop(self, name: str, *, mode: str = "replace") -> str:
         """Queue a stop, await its job, return its result. `done` for a unit that is not loaded."""
         try:
-            return await self._job("StopUnit", name)
+            return await self._job("StopUnit", name, mode)
         except _DbusError as error:
             if error.name == "org.freedesktop.systemd1.NoSuchUnit":
                 return DONE
@@ -132,8 +134,8 @@ class Systemd:
         with contextlib.suppress(_DbusError):
             await self._call(_PATH, f"{_MANAGER}.ResetFailedUnit", name)
 
-    async def _job(self, method: str, name: str) -> str:
-        (path,) = await self._call(_PATH, f"{_MANAGER}.{method}", name, "replace")
+    async def _job(self, method: str, name: str, mode: str = "replace") -> str:
+        (path,) = await self._call(_PATH, f"{_MANAGER}.{method}", name, mode)
         # The signal may have come before the reply; PID 1 merges jobs, so several callers may wait for one path.
         if path in self._results:
             return self._results[path]

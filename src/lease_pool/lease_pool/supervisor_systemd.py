@@ -6,7 +6,7 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from lease_pool import launch
-from lease_pool.dbus_jobs import Systemd
+from lease_pool.dbus_jobs import NOW, Systemd
 from lease_pool.idle_drivers import IdleDriver, driver_of
 from lease_pool.lock_holder import holder
 from lease_pool.systemd_occupancy import SystemdOccupancy, worker_unit
@@ -58,7 +58,7 @@ class SystemdSupervisor:
     async def stop_worker(self, card: CardConfig) -> None:
         launch.withdraw(self._config.runtime_dir, card.slot)
         unit = worker_unit(card.slot)
-        await self._systemd.stop(unit)
+        await self._systemd.stop(unit, mode=NOW)
         await self._systemd.until(unit, lambda state: state.down and not state.busy)
 
     async def stop_idle(self, card: CardConfig) -> None:

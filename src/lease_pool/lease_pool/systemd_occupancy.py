@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lease_pool import launch
-from lease_pool.dbus_jobs import DONE, Systemd, UnitState
+from lease_pool.dbus_jobs import DONE, NOW, Systemd, UnitState
 from lease_pool.idle_drivers import IdleDriver
 from lease_pool.lock_holder import holder
 from lease_pool.types import Endpoint, LaunchSpec, OccupiedElsewhere, SupervisorError
@@ -143,7 +143,7 @@ class SystemdOccupancy:
     async def _stop(self) -> None:
         while not self._systemd.state(self._unit).down:
             with contextlib.suppress(SupervisorError):
-                await self._systemd.stop(self._unit)
+                await self._systemd.stop(self._unit, mode=NOW)
             if not (await self._systemd.refresh(self._unit)).down:
                 await asyncio.sleep(_RETRY_S)
 
