@@ -9,13 +9,13 @@ from typing import Any, Dict, List, Optional, Tuple
 from ._catalog_faults import HIDDEN, MISSING, Faults, shown
 from ._catalog_input import HOST_VARIABLES
 from ._catalog_model import Card, Host
-from ._catalog_read import LABEL, LABEL_WORDS, Reader, plain
+from ._catalog_pool_settings import mines, read_pool_settings
+from ._catalog_read import LABEL, LABEL_WORDS, Reader
 
 _SLOT = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,31}")
 _UUID = re.compile(r"GPU-[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _UUID_WORDS = "must be the card's NVML UUID: GPU- and 32 hex digits in groups of 8-4-4-4-12 (nvidia-smi -L shows it)"
 _MIG = re.compile(r"MIG-[0-9A-Za-z/-]{8,}")
-_POOL_KEYS = ("window_s", "bounds", "servers", "idle_workload", "supervisor", "card_source")
 # Reachable from inside only: private use, tailnets (100.64.0.0/10), this host, this link.
 _INSIDE = [
     ipaddress.ip_network(net)
@@ -50,25 +50,21 @@ def read_hosts(faults: Faults, inventory: Dict[str, Dict[str, Any]]) -> Dict[str
 def _read_host(scoped: _HostFaults, variables: Dict[str, Any]) -> Optional[Host]:
     reader = Reader(scoped, "", {key: variables.get(key) for key in HOST_VARIABLES}, HOST_VARIABLES)
     labels = reader.texts("fleet_labels", LABEL.fullmatch, LABEL_WORDS)
-    pool = Reader(scoped, "fleet_pool", {} if variables.get("fleet_pool") is None else variables["fleet_pool"], _POOL_KEYS)
+    settings = variables.get("fleet_pool")
+    pool = read_pool_settings(scoped, settings)
     address = _read_address(reader, reader.flag("fleet_firewall_enabled"))
-    cards = _read_cards(scoped, variables.get("fleet_cards"), labels, pool.data.get("supervisor", "systemd"))
-    idle = pool.entries("idle_workload").get("driver", "none" if pool.data.get("supervisor") == "process" else "per_card")
+    cards = _read_cards(scoped, variables.get("fleet_cards"), labels, settings.get("supervisor") if isinstance(settings, dict) else None)
     wallet = variables.get("gpu_miner_wallet")
-    if idle in ("per_card", "shared") and not (isinstance(wallet, str) and wallet.strip()):
+    if mines(settings) and not (isinstance(wallet, str) and wallet.strip()):
         scoped.add(
             "gpu_miner_wallet",
             MISSING if wallet is None else "(empty)" if wallet == "" else HIDDEN,
             "must be the wallet that idle cards mine to, or fleet_pool.idle_workload must be {driver: none}",
         )
-    for bound, value in pool.entries("bounds").items():
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
-            pool.bad = True
-            scoped.add(f"fleet_pool.bounds.{bound}", shown(value), "must be a number above 0")
     local_only = reader.flag("fleet_local_only")
-    if address is None or cards is None or reader.bad or pool.bad:
+    if address is None or cards is None or pool is None or reader.bad:
         return None
-    return {"address": address, "local_only": local_only, "cards": cards, "pool": plain(pool.data)}
+    return {"address": address, "local_only": local_only, "cards": cards, "pool": pool}
 
 
 class _HostFaults(Faults):

@@ -20,6 +20,42 @@ _MODEL_KEYS = (
     "kind", "backend", "file", "mmproj", "context", "parallel", "cache_type", "weights_mib", "kv_bytes_per_token", "overhead_mib",
     "memory_mib", "labels", "endpoints", "dimensions", "argv", "ready", "env", "declared_context",
 )  # fmt: skip
+# What the pool sets itself; in an operator's argv it would be set twice (the pool refuses it: a test keeps both lists alike).
+POOL_OPTIONS = {
+    "llama_cpp": [
+        "--host",
+        "--port",
+        "--reuse-port",
+        "-m",
+        "--model",
+        "-mu",
+        "--model-url",
+        "-dr",
+        "--docker-repo",
+        "-hf",
+        "-hfr",
+        "--hf-repo",
+        "-hff",
+        "--hf-file",
+        "-hfd",
+        "-hfrd",
+        "--hf-repo-draft",
+        "-mm",
+        "--mmproj",
+        "-mmu",
+        "--mmproj-url",
+        "--mmproj-auto",
+        "--api-key",
+        "--api-key-file",
+        "-a",
+        "--alias",
+        "--models-dir",
+        "--models-preset",
+    ],
+    "vllm": ["--host", "--port", "--uds", "--model", "--served-model-name", "--api-key"],
+    "strata": ["--config", "--host", "--port"],
+    "sd_server": ["-l", "--listen-ip", "--listen-port", "-m", "--model"],
+}
 _PROVIDER_KEYS = ("litellm", "api_base", "key_env", "classes", "models")
 
 
@@ -55,6 +91,11 @@ def _read_model(reader: Reader, backend_labels: Dict[str, List[str]]) -> Optiona
     argv = reader.arguments("argv")
     if backend == "command" and not argv and not reader.bad:
         reader.fault("argv", "is required for backend command: the server's whole command line")
+    for index, argument in enumerate(argv):
+        option = argument.split("=", 1)[0]
+        if (option.replace("_", "-") if option.startswith("--") else option) in POOL_OPTIONS.get(backend, ()):
+            reader.bad = True
+            reader.faults.add(f"{reader.path}.argv[{index}]", shown(option), "is set by the pool: leave it out")
     env = reader.entries("env")
     if not all(isinstance(key, str) and isinstance(value, str) for key, value in env.items()):
         reader.fault("env", "must map names to strings (quote numbers)", hide=True)

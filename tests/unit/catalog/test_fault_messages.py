@@ -148,7 +148,7 @@ CASES: dict[str, tuple[Callable[[Inventory], Inventory], list[str]]] = {
     ),
     "a bound of zero": (
         on("gpu-01", "fleet_pool", value={"bounds": {"queue": 0}}),
-        ["gpu-01: fleet_pool.bounds.queue: 0: must be a number above 0"],
+        ["gpu-01: fleet_pool.bounds.queue: 0: must be a whole number of at least 1"],
     ),
     "a host with a space in its name": (
         lambda f: {"gpu 1": f["gpu-01"]},
@@ -510,6 +510,36 @@ CASES: dict[str, tuple[Callable[[Inventory], Inventory], list[str]]] = {
             "gpu-02: fleet_address: cannot be templated: 'tailnet' is undefined",
             "gpu-03: fleet_address: cannot be templated: 'tailnet' is undefined",
         ],
+    ),
+    "an option that the pool sets": (
+        everyone("fleet_models", "embed", "argv", value=["--api_key=sk-1"]),
+        ['fleet_models.embed.argv[0]: "--api_key": is set by the pool: leave it out'],
+    ),
+    "an unknown bound": (
+        on("gpu-01", "fleet_pool", value={"bounds": {"queue_ms": 5}}),
+        [
+            "gpu-01: fleet_pool.bounds.queue_ms: unknown key: must be one of queue, queue_s, free_s, ready_s, first_byte_s, stall_s, request_s, stop_s, drain_s, ping_s, body_mib"
+        ],
+    ),
+    "a bound as text": (
+        on("gpu-01", "fleet_pool", value={"bounds": {"ready_s": "2m"}}),
+        ['gpu-01: fleet_pool.bounds.ready_s: "2m": must be a number above 0'],
+    ),
+    "a negative window": (
+        on("gpu-01", "fleet_pool", value={"window_s": -1}),
+        ["gpu-01: fleet_pool.window_s: -1: must be a number of seconds, 0 or more"],
+    ),
+    "an idle workload of the other supervisor": (
+        on("gpu-01", "fleet_pool", value={"idle_workload": {"driver": "command"}}),
+        ['gpu-01: fleet_pool.idle_workload.driver: "command": must be one of per_card, shared, none with supervisor systemd'],
+    ),
+    "a server that is no command line": (
+        on("gpu-01", "fleet_pool", value={"servers": {"vllm": "vllm serve"}}),
+        ['gpu-01: fleet_pool.servers.vllm: "vllm serve": must be a list of strings (quote numbers)'],
+    ),
+    "an unknown supervisor": (
+        on("gpu-01", "fleet_pool", value={"supervisor": "docker"}),
+        ['gpu-01: fleet_pool.supervisor: "docker": must be one of systemd, process'],
     ),
 }
 

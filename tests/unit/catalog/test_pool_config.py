@@ -10,7 +10,10 @@ import yaml
 from ansible_collections.agentic.gpu_fleet.plugins.module_utils._catalog_expand import expand
 from ansible_collections.agentic.gpu_fleet.plugins.module_utils._catalog_memory import CACHE_SIZE
 from ansible_collections.agentic.gpu_fleet.plugins.module_utils._catalog_model import BACKENDS, ENDPOINTS
+from ansible_collections.agentic.gpu_fleet.plugins.module_utils._catalog_models import POOL_OPTIONS
 from ansible_collections.agentic.gpu_fleet.plugins.module_utils._catalog_pool import pool_config, watchdog_peers
+from ansible_collections.agentic.gpu_fleet.plugins.module_utils._catalog_pool_settings import BOUNDS
+from lease_pool.backends import BACKENDS as POOL_BACKENDS
 
 from lease_pool import config as pool
 from tests.support.fleets import everywhere, fleet, put
@@ -84,6 +87,10 @@ def test_the_catalog_knows_exactly_the_pools_words() -> None:
     assert set(BACKENDS) == set(get_args(pool.BackendName))
     assert set(ENDPOINTS) == set(get_args(pool.EndpointName))
     assert set(CACHE_SIZE) == set(get_args(pool.CacheType))
+    assert set(BOUNDS) == set(pool.BoundsConfig.model_fields)
+    assert {name: set(backend.forbidden) for name, backend in POOL_BACKENDS.items() if backend.forbidden} == {
+        name: set(options) for name, options in POOL_OPTIONS.items()
+    }
 
 
 @pytest.mark.parametrize(

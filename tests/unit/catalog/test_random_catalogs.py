@@ -326,6 +326,13 @@ def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 @given(st.data())
 def test_junk_anywhere_is_a_fault_in_words_or_harmless_never_a_crash(data: st.DataObject) -> None:
     inventory = fleet(2)
+    pool_settings = {
+        "window_s": 5,
+        "bounds": {"queue": 3, "ping_s": 1.5},
+        "servers": {"llama_cpp": ["/opt/x"]},
+        "idle_workload": {"driver": "none"},
+    }
+    inventory["gpu-01"]["fleet_pool"] = pool_settings
     for _ in range(data.draw(st.integers(1, 3))):
         junk = data.draw(st.sampled_from(JUNK))
         everywhere = data.draw(st.booleans())
