@@ -60,7 +60,7 @@ def trip_faults(trip: Trip, answer: Mapping[str, Any], before: Mapping[str, Snap
     """
     where = f"{trip['host']} {trip['alias']} ({trip['probe']})"
     faults = [f"{where}: {fault}" for fault in _answer_faults(trip, answer)]
-    leases = [(host, event) for host in after for event in _new_events(before[host], after[host]) if event["event"] == "lease_ended"]
+    leases = [(host, event) for host in after for event in _new_events(before[host], after[host]) if event["event"] == "lease"]
     if len(leases) != 1:
         faults.append(
             f"{where}: exactly one lease was expected in the fleet, {len(leases)} ended: {[event['card'] for _host, event in leases]}"
@@ -144,7 +144,7 @@ def _new_events(before: Snapshot, after: Snapshot) -> List[Mapping[str, Any]]:
 
 def trip_row(trip: Trip, answer: Mapping[str, Any], before: Mapping[str, Snapshot], after: Mapping[str, Snapshot]) -> Dict[str, Any]:
     """Return one line of the table that people read: who asked what, the answer, the card, the load time, the interruptions."""
-    ended = [(host, event) for host in after for event in _new_events(before[host], after[host]) if event["event"] == "lease_ended"]
+    ended = [(host, event) for host in after for event in _new_events(before[host], after[host]) if event["event"] == "lease"]
     host, event = ended[0] if ended else ("-", {})
     seconds = event.get("seconds") or {}
     others = sum(len(card_faults({h: before[h]}, {h: after[h]}, (host, event.get("card", "")))) for h in after)

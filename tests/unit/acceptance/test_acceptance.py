@@ -41,7 +41,7 @@ def _healthy() -> tuple[dict[str, Any], dict[str, Any]]:
     after["gpu-a"]["units"]["gpu-miner@c0.service"]["pid"] = 200
     after["gpu-a"]["events"].append(
         {
-            "event": "lease_ended",
+            "event": "lease",
             "card": "GPU-a0",
             "slot": "c0",
             "lease": "L1",
@@ -116,7 +116,7 @@ def test_a_node_alias_served_elsewhere_is_a_fault() -> None:
 def test_quiet_probes_may_not_lease_nor_interrupt() -> None:
     before, after = _healthy()
     faults = quiet_faults("model lists", before, after)
-    assert "model lists: gpu-a: card GPU-a0: event lease_ended, none was expected" in faults
+    assert "model lists: gpu-a: card GPU-a0: event lease, none was expected" in faults
     assert any("its miner was restarted (PID 100 -> 200)" in fault for fault in faults)
     assert quiet_faults("model lists", before, copy.deepcopy(before)) == []
 
