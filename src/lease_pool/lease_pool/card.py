@@ -103,6 +103,11 @@ class Card:
     # --- snapshots and claims: synchronous ---
 
     @property
+    def label(self) -> str:
+        """How every log line names the card: UUID, slot, PCI address where it is known."""
+        return f"card {self.uuid} ({self.slot}{f', {self.pci}' if self.pci else ''})"
+
+    @property
     def usable(self) -> bool:
         """In service: neither drained, quarantined nor missing."""
         return self.hold is None and self.missing is None
@@ -247,7 +252,7 @@ class Card:
                 await self._owner.supervisor.stop_idle(self.config)
             self.idle = IdleState(active=False, alive=None if self.idle.alive is None else False)
         except (SupervisorError, TimeoutError) as error:
-            log.error("card %s (%s): its idle workload could not be stopped: %s", self.uuid, self.slot, str(error) or "no answer")
+            log.error("%s: its idle workload could not be stopped: %s", self.label, str(error) or "no answer")
 
     async def _bring_home(self) -> bool:
         """Idle workload on. False: look again (someone took the lock, or the card was just quarantined)."""
@@ -306,6 +311,7 @@ class Card:
 
     async def _one_lease(self, lease: Lease) -> _Next | None:
         off_before = self.off_since
+        lease.begin(time.monotonic())
         self._set(CardState.FREEING)
         self._begin_off()
         began = time.monotonic()

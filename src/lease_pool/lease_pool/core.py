@@ -198,6 +198,9 @@ class PoolCore:
         return self._enqueue(demand, Want(next(self._ids), None, memory_mib or 0, cards=cards))
 
     def _enqueue(self, demand: Demand, want: Want) -> Waiter:
+        joined = self._join_ready(demand, want)
+        if joined is not None:
+            return joined
         self._admit(want, demand.max_wait_s)
         deadline = deadlines.card_by(demand.arrived, self._config.bounds.queue_s, demand.max_wait_s)
         loop = asyncio.get_running_loop()
@@ -205,6 +208,22 @@ class PoolCore:
         self._insert(waiter)
         self.dispatch()
         return waiter
+
+    def _join_ready(self, demand: Demand, want: Want) -> Waiter | None:
+        """The hot path: with nobody waiting and a ready worker that has room, `plan` would say Join; the queue, its timer and a second look are spared."""
+        if self._queue or self.draining:
+            return None
+        for card in self.cards.values():
+            lease = card.lease
+            if lease is None or not lease.ready or not scheduling.joinable(card.view, want) or (card.next is not None and card.next.members):
+                continue
+            now = time.monotonic()
+            waiter = Waiter(want.id, want, demand, demand.arrived, asyncio.get_running_loop().create_future(), assigned_at=now)
+            waiter.queued_s = now - demand.arrived
+            lease.add(waiter)
+            self._grant(waiter, lease, now)
+            return waiter
+        return None
 
     def withdraw(self, waiter: Waiter) -> None:
         """The client left, or is done: its place in the queue, or its share of a lease, is free. Synchronous, so that nothing can interrupt it."""
@@ -359,7 +378,7 @@ class PoolCore:
 
     def state_changed(self, card: Card, state: CardState, reason: str | None) -> None:
         lease = card.lease
-        log.info("card %s (%s%s): %s%s", card.uuid, card.slot, f", {card.pci}" if card.pci else "", state, f": {reason}" if reason else "")
+        log.info("%s: %s%s", card.label, state, f": {reason}" if reason else "")
         self.journal.write(
             "state",
             card=card.uuid,
@@ -388,7 +407,7 @@ class PoolCore:
         assert lease.model is not None  # noqa: S101  for the type checker: the caller has seen to it
         lease.failed = why
         lease.outcome = "failed_to_start"
-        log.error("card %s (%s): %s", lease.card.uuid, lease.card.slot, why)
+        log.error("%s: %s", self.cards[lease.card.slot].label, why)
         self._backoff.failed(lease.model.name, lease.card.slot, time.monotonic())
         for waiter in lease.members:
             waiter.refuse(Refused(refused.status, refused.code, refused.message, refused.retry_after_s))
@@ -420,7 +439,7 @@ class PoolCore:
         )
 
     def quarantine(self, card: Card, reason: str) -> None:
-        log.error("card %s (%s) is quarantined: %s", card.uuid, card.slot, reason)
+        log.error("%s is quarantined: %s", card.label, reason)
         card.hold = self.holds.hold_card(card.uuid, "quarantined", reason)
         self.journal.write("quarantine", card=card.uuid, slot=card.slot, pci=card.pci, outcome="quarantined", reason=reason)
         card.settle()

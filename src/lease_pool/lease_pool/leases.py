@@ -68,6 +68,12 @@ class Lease:
     def worker_pid(self) -> int | None:
         return self.occupancy.pid if self.occupancy is not None else None
 
+    def begin(self, now: float) -> None:
+        """The card is this lease's from now on: what its members waited until here was the queue (or the former worker's end)."""
+        for waiter in self.members:
+            waiter.assigned_at = now
+            waiter.queued_s = now - waiter.demand.arrived
+
     def unwanted(self) -> bool:
         return not self.members or self.ended is not None
 

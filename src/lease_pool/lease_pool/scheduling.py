@@ -104,7 +104,7 @@ def plan(cards: Sequence[CardView], waiters: Sequence[Want], backing: Backing = 
 def _place(view: Mapping[str, CardView], want: Want, passed: Sequence[Want], backing: Backing) -> Action | None:
     if want.model is not None:
         for card in view.values():
-            if _joinable(card, want) and not any(o.model != want.model and may_use(card, o, backing) for o in passed):
+            if joinable(card, want) and not any(o.model != want.model and may_use(card, o, backing) for o in passed):
                 return Join(want.id, card.slot)
     usable = sorted((c for c in view.values() if may_use(c, want, backing)), key=lambda c: c.memory_mib)  # stable: then as declared
     free = [c for c in usable if c.room is Room.FREE] + [c for c in usable if c.room is Room.LEAVING]
@@ -117,7 +117,8 @@ def _place(view: Mapping[str, CardView], want: Want, passed: Sequence[Want], bac
     return None
 
 
-def _joinable(card: CardView, want: Want) -> bool:
+def joinable(card: CardView, want: Want) -> bool:
+    """Whether the card's worker serves this model and has a free slot."""
     return card.room is Room.WORKER and card.model == want.model and card.accepting and card.shares < want.parallel
 
 
