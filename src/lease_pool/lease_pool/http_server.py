@@ -7,6 +7,7 @@ otherwise than a web application.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import resource
 import socket
@@ -17,7 +18,7 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError, LineTooLong
 
 from lease_pool.envelope import envelope
-from lease_pool.reply import JSON, Reply
+from lease_pool.reply import JSON, ClientGone, Reply
 from lease_pool.types import Refused
 
 log = logging.getLogger("lease_pool.http")
@@ -89,12 +90,14 @@ class Connection(web.RequestHandler):
             refused = Refused(400, "head_too_long", f"a request line or header is longer than {LINE_MAX} bytes")
         elif isinstance(exc, HttpProcessingError):
             refused = Refused(400, "bad_http", "this is not a valid HTTP/1.1 request")
+        elif isinstance(exc, ConnectionError):
+            refused = Refused(400, "client_left", "the client left")
         else:
             refused = Refused(status, "internal_error", "the pool failed; its log says why")
             log.error("request failed: %s", type(exc).__name__, exc_info=exc)
         reply = Reply(request)
         reply.keep = False
-        if request.writer.output_size == 0:
+        with contextlib.suppress(ClientGone):
             reply.refuse(refused)
         outcome: web.StreamResponse = reply.outcome
         return outcome
