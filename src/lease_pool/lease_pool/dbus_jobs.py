@@ -134,6 +134,11 @@ class Systemd:
         with contextlib.suppress(_DbusError):
             await self._call(_PATH, f"{_MANAGER}.ResetFailedUnit", name)
 
+    async def host_stops(self) -> bool:
+        """The host is shutting down: nothing can be started any more, and that is nobody's fault."""
+        (state,) = await self._call(_PATH, f"{_PROPERTIES}.Get", _MANAGER, "SystemState")
+        return bool(state.value == "stopping")
+
     async def _job(self, method: str, name: str, mode: str = "replace") -> str:
         (path,) = await self._call(_PATH, f"{_MANAGER}.{method}", name, mode)
         # The signal may have come before the reply; PID 1 merges jobs, so several callers may wait for one path.

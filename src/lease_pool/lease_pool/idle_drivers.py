@@ -160,6 +160,8 @@ class PerCard(_Miner):
             if not reason:
                 return
             self._refuse_foreign_holder(card)
+            if await self._systemd.host_stops():
+                return  # it starts with the next boot
             if time.monotonic() >= deadline:
                 raise SupervisorError(f"card {card.uuid}: {reason}")
             await asyncio.sleep(_RETRY_S)
@@ -204,6 +206,8 @@ class Shared(_Miner):
             if not reason:
                 return
             self._refuse_foreign_holder(card)
+            if await self._systemd.host_stops():
+                return  # it starts with the next boot
             if time.monotonic() >= deadline:
                 raise SupervisorError(f"card {card.uuid}: {reason}")
             await asyncio.sleep(_RETRY_S)

@@ -94,6 +94,8 @@ class SystemdOccupancy:
                         raise
                     except SupervisorError as error:
                         reason = str(error)
+                    if await self._systemd.host_stops():
+                        raise OccupiedElsewhere(f"card {self._card.uuid} ({self._card.slot}): the host is shutting down")
                     if not self._ended:
                         await asyncio.sleep(_RETRY_S)
         except TimeoutError:
