@@ -87,6 +87,7 @@ class Card:
         self.slot = config.slot
         self.uuid = config.uuid
         self.state = CardState.RETURNING
+        self._state_reason: str | None = None
         self.hold: Hold | None = None
         self.missing: str | None = None
         self.foreign = False
@@ -116,7 +117,10 @@ class Card:
     def reason(self) -> str | None:
         if self.missing is not None:
             return self.missing
-        return self.hold.reason if self.hold is not None else None
+        if self.hold is not None:
+            return self.hold.reason
+        # Resumed a moment ago: until its owner has moved it, the card still is what it was for the reason that it had.
+        return self._state_reason
 
     @property
     def view(self) -> CardView:
@@ -177,6 +181,7 @@ class Card:
     def _set(self, state: CardState, reason: str | None = None) -> None:
         if state is not self.state:
             self.state = state
+            self._state_reason = reason
             self._owner.state_changed(self, state, reason)
 
     # --- the owner task ---

@@ -119,7 +119,7 @@ def _place(view: Mapping[str, CardView], want: Want, passed: Sequence[Want], bac
 
 def joinable(card: CardView, want: Want) -> bool:
     """Whether the card's worker serves this model and has a free slot."""
-    return card.room is Room.WORKER and card.model == want.model and card.accepting and card.shares < want.parallel
+    return card.room is Room.WORKER and card.model == want.model and card.accepting and card.shares < want.parallel and fits(card, want)
 
 
 def _apply(view: dict[str, CardView], want: Want, action: Action) -> None:
