@@ -328,7 +328,8 @@ def _tell(policy: Policy, state: State, seen: Observation) -> Decision:
     alerts = tuple(Alert(key.partition(":")[0], text) for key, text in current.items() if key not in state.notices)
     # Idle-workload notices belong to the reconciler; a probe that gave no answer says nothing about what a card's notice was about.
     kept = tuple(key for key in state.notices if key in current or (seen.probe is not Probe.OK and ":" in key))
-    return Decision(replace(state, notices=tuple(sorted({*kept, *current}))), alerts)
+    notices = tuple(sorted({*kept, *current}))
+    return Decision(state if notices == state.notices else replace(state, notices=notices), alerts)
 
 
 def _wish(policy: Policy, state: State, seen: Observation) -> Decision:
@@ -342,7 +343,8 @@ def _wish(policy: Policy, state: State, seen: Observation) -> Decision:
         intent = "rebooting"
     if intent or state.intent:
         actions.append(Intent(intent))
-    state = replace(state, intent=intent, intent_since=state.intent_since if intent == "intending" else None)
+    if intent != state.intent or (intent != "intending" and state.intent_since is not None):
+        state = replace(state, intent=intent, intent_since=state.intent_since if intent == "intending" else None)
     if seen.pool is None or policy.dry_run:
         return Decision(state, tuple(actions))
     if state.phase in {Phase.DRAINING, Phase.REBOOTING}:
