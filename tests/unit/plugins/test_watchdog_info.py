@@ -44,7 +44,7 @@ def test_a_host_without_the_watchdog_is_said(watchdog, capsys, tmp_path) -> None
 
 def test_a_bad_configuration_is_passed_on_with_its_faults(watchdog, capsys) -> None:
     Path(watchdog["config"]).write_text("host = 1\n")
-    with pytest.raises(ModuleFailed, match="got 2: .*host: 1: expected a host name"):
+    with pytest.raises(ModuleFailed, match=r"got 2: .*host: 1: expected a host name"):
         run_module(capsys, "watchdog_info", **watchdog)
 
 
