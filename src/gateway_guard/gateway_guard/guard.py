@@ -29,6 +29,7 @@ from gateway_guard.outgoing import outgoing_fields
 from gateway_guard.policy import Refusal
 from gateway_guard.request_state import CURRENT, RequestState
 from gateway_guard.text_redaction import TextRedactor
+from gateway_guard.upstream_client import use_one_client
 
 LOG = logging.getLogger("gateway_guard")
 CONNECT_S = 2.0
@@ -43,6 +44,7 @@ class Guard(CustomLogger):
 
     def __init__(self) -> None:
         super().__init__()
+        use_one_client()
         self._health = Health()
 
     @cached_property

@@ -1,0 +1,223 @@
+"""Full pools, hosts that fail and come back, and who retries: what a client sees, and how often a pool is asked."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from tests.support.gateway_rig import Answer, Fleet
+from tests.support.pool_double import PoolDouble
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+async def known_to_the_gateway() -> None:
+    """Wait until the gateway has read the pools' capacity again: it does so every quarter of a second while it is used."""
+    await asyncio.sleep(0.6)
+
+
+def occupy(fleet: Fleet) -> Callable[[], None]:
+    """Take every card; the returned function gives them back."""
+    taken = {name: [pool._free.pop() for _ in pool.free] for name, pool in fleet.pools.items()}
+
+    def give_back() -> None:
+        for name, cards in taken.items():
+            for card in cards:
+                fleet.pools[name]._give(card)
+
+    return give_back
+
+
+async def timed(request: Awaitable[Answer]) -> tuple[Answer, float]:
+    started = time.monotonic()
+    return await request, time.monotonic() - started
+
+
+def asked(fleet: Fleet) -> dict[str, int]:
+    return {name: len(items) for name, items in fleet.pool_requests().items()}
+
+
+async def test_a_request_to_a_full_fleet_waits_in_one_queue_and_then_gets_429(fleet: Fleet) -> None:
+    give_back = occupy(fleet)
+    try:
+        for pool in fleet.pools.values():
+            pool.queue_s = 1.0
+        await fleet.ask("t3-smart")  # wakes the reader of the capacity
+        await known_to_the_gateway()
+        for pool in fleet.pools.values():
+            pool.requests.clear()
+        answer, seconds = await timed(fleet.ask("t3-smart"))
+    finally:
+        give_back()
+    assert answer.status == 429
+    assert answer.headers["retry-after"] == "2"
+    assert sum(asked(fleet).values()) == 1, "it hopped"
+    assert 0.9 < seconds < 3
+    print(f"full fleet: 429 after {seconds:.2f} s with queue_s 1, Retry-After {answer.headers['retry-after']}")
+
+
+async def test_a_waiting_request_is_served_when_a_card_comes_back(fleet: Fleet) -> None:
+    give_back = occupy(fleet)
+    await known_to_the_gateway()
+    request = asyncio.create_task(fleet.ask("t3-smart"))
+    async with asyncio.timeout(5):
+        while not any(item["queued"] for items in fleet.pool_requests().values() for item in items):  # noqa: ASYNC110  # either of two doubles
+            await asyncio.sleep(0.02)
+    give_back()
+    assert (await request).status == 200
+
+
+async def test_a_full_pools_retry_after_cools_nobody(fleet: Fleet) -> None:
+    for pool in fleet.pools.values():
+        pool.fault, pool.fault_headers = 429, {"Retry-After": "60"}
+    assert (await fleet.ask("t3-smart")).status == 429
+    for pool in fleet.pools.values():
+        pool.reset()
+    answer, seconds = await timed(fleet.ask("t3-smart"))
+    assert answer.status == 200
+    assert seconds < 1
+
+
+async def test_a_stale_belief_costs_one_refusal_and_not_the_request(fleet: Fleet) -> None:
+    """The gateway believes that gpu-a has a card, somebody else has just taken it: the other host is asked, nobody waits."""
+    await fleet.ask("t3-smart")
+    await known_to_the_gateway()
+    pool = fleet.pools["gpu-a"]
+    cards = [pool._free.pop() for _ in pool.free]
+    try:
+        answers = await asyncio.gather(*(fleet.ask("t3-smart") for _ in range(3)))
+    finally:
+        for card in cards:
+            pool._give(card)
+    assert [answer.status for answer in answers] == [200, 200, 200]
+    assert not any(item["queued"] for items in fleet.pool_requests().values() for item in items)
+
+
+async def test_with_one_host_down_no_client_sees_an_error(fleet: Fleet) -> None:
+    pool = fleet.pools["gpu-a"]
+    port = pool.port
+    await fleet.ask("t3-smart")
+    await pool.stop()
+    try:
+        sequential = [await timed(fleet.ask("t3-smart")) for _ in range(40)]
+        await asyncio.sleep(0)
+        limit = asyncio.Semaphore(16)
+
+        async def one() -> tuple[Answer, float]:
+            async with limit:
+                return await timed(fleet.ask("t3-smart"))
+
+        parallel = await asyncio.gather(*(one() for _ in range(48)))
+    finally:
+        await pool.start(port)
+    for name, found in (("40 in a row", sequential), ("48, 16 at once", parallel)):
+        print(
+            f"one host down, {name}: {Counter(answer.status for answer, _ in found)}, slowest {max(seconds for _, seconds in found):.2f} s"
+        )
+        assert {answer.status for answer, _ in found} == {200}
+
+
+def _swallow(port: int) -> tuple[socket.socket, list[socket.socket]]:
+    """Listen with a full queue: the kernel drops every further SYN, as a host that is powered off does."""
+    listener = socket.socket()
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.bind(("127.0.0.1", port))
+    listener.listen(0)
+    fillers = []
+    for _ in range(4):
+        filler = socket.socket()
+        filler.setblocking(False)
+        filler.connect_ex(("127.0.0.1", port))
+        fillers.append(filler)
+    return listener, fillers
+
+
+async def test_with_one_host_powered_off_a_request_loses_seconds_at_most(fleet: Fleet) -> None:
+    pool = fleet.pools["gpu-a"]
+    port = pool.port
+    await fleet.ask("t3-smart")
+    await known_to_the_gateway()
+    await pool.stop()
+    listener, fillers = _swallow(port)
+    try:
+        found = await asyncio.gather(*(timed(fleet.ask("t3-smart")) for _ in range(3)))
+        found += [await timed(fleet.ask("t3-smart")) for _ in range(20)]
+    finally:
+        for item in (*fillers, listener):
+            item.close()
+        await pool.start(port)
+    slow = [seconds for _, seconds in found if seconds > 1]
+    print(
+        f"one host powered off: {Counter(answer.status for answer, _ in found)}, {len(slow)} of {len(found)} over 1 s, slowest {max(s for _, s in found):.2f} s"
+    )
+    assert {answer.status for answer, _ in found} == {200}
+    assert max(seconds for _, seconds in found) < 6
+    assert len(slow) <= 3  # those that were sent before anyone could know
+
+
+@pytest.mark.parametrize("fault", [502, 500, 503, "reset"])
+async def test_a_replica_that_fails_leaves_its_group_and_comes_back_by_itself(fleet: Fleet, fault: int | str) -> None:
+    broken = fleet.pools["gpu-a"]
+    broken.fault = fault
+    answers = [await fleet.ask("t3-code") for _ in range(20)]
+    assert {answer.status for answer in answers} == {200}
+    assert asked(fleet)["gpu-a"] <= 6, "it stayed in its group"
+    broken.reset()
+    async with asyncio.timeout(20):
+        while asked(fleet)["gpu-a"] == 0:
+            assert (await fleet.ask("t3-code")).status == 200
+            await asyncio.sleep(0.1)
+
+
+async def test_a_draining_host_gets_nothing_while_there_is_another(fleet: Fleet) -> None:
+    fleet.pools["gpu-a"].draining = True
+    await fleet.ask("t3-smart")
+    await known_to_the_gateway()
+    fleet.pools["gpu-a"].requests.clear()
+    assert {(await fleet.ask("t3-smart")).status for _ in range(10)} == {200}
+    assert asked(fleet)["gpu-a"] == 0
+
+
+async def test_one_request_makes_at_most_three_attempts_one_after_the_other(fleet: Fleet) -> None:
+    for pool in fleet.pools.values():
+        pool.fault = 502
+    answer = await fleet.ask("t4-router")
+    assert answer.status in (500, 502)
+    assert 2 <= sum(asked(fleet).values()) <= 3
+
+
+@pytest.mark.parametrize("fault", [400, 404, 504])
+async def test_what_may_have_run_or_is_the_clients_fault_is_not_tried_again(fleet: Fleet, fault: int) -> None:
+    for pool in fleet.pools.values():
+        pool.fault = fault
+    answer = await fleet.ask("t4-router")
+    assert answer.status >= 400
+    assert sum(asked(fleet).values()) == 1
+
+
+async def test_a_stream_that_breaks_off_is_told_and_not_run_again(fleet: Fleet) -> None:
+    for pool in fleet.pools.values():
+        pool.fault = "cut"
+    answer = await fleet.ask("t3-smart", stream=True)
+    assert answer.status == 200
+    assert "error" in answer.text
+    assert sum(asked(fleet).values()) == 1
+
+
+async def test_a_node_alias_waits_for_its_host(fleet: Fleet) -> None:
+    pool: PoolDouble = fleet.pools["gpu-a"]
+    cards = [pool._free.pop() for _ in pool.free]
+    pool.queue_s = 0.5
+    try:
+        answer, seconds = await timed(fleet.ask("gpu-a/t3-smart", key="operator"))
+    finally:
+        for card in cards:
+            pool._give(card)
+    assert answer.status == 429
+    assert asked(fleet) == {"gpu-a": 1, "gpu-b": 0}
+    assert seconds < 2, "it slept before giving up"
