@@ -125,8 +125,8 @@ class Watched:
 
     def rounds(self, number: int) -> None:
         for _ in range(number):
-            seen = self.host.check_output("stat -c %%y /run/gpu-watchdog/last.json 2>/dev/null || true")
-            self.until(lambda seen=seen: self.host.check_output("stat -c %%y /run/gpu-watchdog/last.json") != seen, 40)
+            seen = self.host.check_output("stat -c %y /run/gpu-watchdog/last.json 2>/dev/null || true")
+            self.until(lambda seen=seen: self.host.check_output("stat -c %y /run/gpu-watchdog/last.json") != seen, 40)
 
     def phase_is(self, phase: str) -> None:
         self.until(lambda: self.status()["phase"] == phase)
@@ -195,7 +195,7 @@ def test_a_hung_driver_reboots_nothing_and_the_pool_stays_quick(watched: Watched
         if watched.has_pool:
             address = watched.host.check_output("ss -Hltn sport = :9100 | awk '{print $4}'")
             took = [
-                float(watched.host.check_output(f"curl -s -o /dev/null -w '%%{{time_total}}' http://{address}/health")) for _ in range(10)
+                float(watched.host.check_output(f"curl -s -o /dev/null -w '%{{time_total}}' http://{address}/health")) for _ in range(10)
             ]
             assert sorted(took)[-2] < 0.1, took
     finally:
