@@ -26,7 +26,8 @@ EXAMPLES = """
 
 RETURN = """
 _value:
-  description: Trips in order; each has C(host) (whose gateway is asked), C(alias), C(probe) (chat, stream, vision or embedding) and C(pinned) (the host that must serve, or null).
+  description: Trips in order; each has C(host) (whose gateway is asked), C(alias), C(probe) (chat, stream, vision or embedding)
+    and C(pinned) (the host that must serve, or null).
   type: list
   elements: dict
 """

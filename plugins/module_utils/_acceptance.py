@@ -3,12 +3,13 @@
 """What acceptance asks of a fleet, as pure functions: which trips to make, and what was wrong with each.
 
 A *trip* is one request through one host's gateway. The playbook makes the trips and takes a snapshot of every host after each; these
-functions only judge. A snapshot of a host is `{"status": GET /status, "events": [journal objects since acceptance began], "units": {unit: {"pid": int, "active": str}}}`.
+functions only judge. A snapshot of a host is
+`{"status": GET /status, "events": [journal objects since acceptance began], "units": {unit: {"pid": int, "active": str}}}`.
 """
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Mapping, Sequence
+from typing import Any, Dict, List, Mapping, Sequence, Set
 
 Snapshot = Mapping[str, Any]
 Trip = Mapping[str, Any]
@@ -28,7 +29,7 @@ def plan_trips(aliases: Mapping[str, str], hosts: Mapping[str, Sequence[str]]) -
     )
     embedding = sorted(a for a, k in aliases.items() if k == "embedding")
     trips: List[Dict[str, Any]] = []
-    asked = set()
+    asked: Set[str] = set()
     for host in sorted(hosts):
         wanted = [(chat[:1], "chat"), (chat[:1], "stream"), (embedding[:1], "embedding")]
         trips += [_trip(host, alias, probe, None) for names, probe in wanted for alias in names]
@@ -127,7 +128,9 @@ def _miner_faults(card: Mapping[str, Any], before: Snapshot, after: Snapshot, se
 
 def _answer_faults(trip: Trip, answer: Mapping[str, Any]) -> List[str]:
     if answer.get("status") != 200:
-        return [f"HTTP {answer.get('status') or 'no answer'}: {(answer.get('error') or {}).get('message') or answer.get('msg') or 'no message'}"]
+        return [
+            f"HTTP {answer.get('status') or 'no answer'}: {(answer.get('error') or {}).get('message') or answer.get('msg') or 'no message'}"
+        ]
     if trip["probe"] == "embedding":
         return [] if (answer.get("dimensions") or 0) > 0 else ["the answer has no vector"]
     if not (answer.get("answer") or "").strip():
@@ -173,7 +176,8 @@ def _figure(value: Any) -> str:
 def report(by_host: Mapping[str, Sequence[Mapping[str, Any]]]) -> Dict[str, Any]:
     """Judge a whole run: `{host: steps}`, the same steps in the same order on every host.
 
-    A step is `{"what": name}` (nothing may be leased) or `{"trip": …, "answer": …}`, each with that host's `"snapshot"` after it. The first step is the starting point.
+    A step is `{"what": name}` (nothing may be leased) or `{"trip": …, "answer": …}`, each with that host's `"snapshot"` after it.
+    The first step is the starting point.
     """
     faults: List[str] = []
     rows: List[Dict[str, Any]] = []

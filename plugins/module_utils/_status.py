@@ -41,10 +41,10 @@ def _pool_words(pool: Mapping[str, Any], status: Any) -> str:
 
 
 def _watchdog_words(watchdog: Mapping[str, Any]) -> str:
-    state = watchdog.get("state")
-    if isinstance(state, str) and state:
-        return state
-    return "no answer" if not watchdog.get("msg") else f"no answer: {_first_line(watchdog['msg'])}"
+    status = watchdog.get("status")
+    if not status:
+        return "no answer" if not watchdog.get("msg") else f"no answer: {_first_line(watchdog['msg'])}"
+    return f"{status['phase']} (dry run)" if status.get("dry_run") else str(status["phase"])
 
 
 def _card_row(host: str, card: Mapping[str, Any]) -> Dict[str, Any]:

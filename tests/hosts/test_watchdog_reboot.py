@@ -13,11 +13,15 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from testinfra.host import Host
 
+from tests.support.nvml_sim.cards import Cards
+
+ROOT = Path(__file__).resolve().parents[2]
 pytestmark = [pytest.mark.hosts, pytest.mark.timeout(400)]
 
 CONFIG = "/etc/gpu-fleet/watchdog.toml"
@@ -65,8 +69,11 @@ class Watched:
         self.deployed = host.check_output(f"cat {CONFIG}")
         self.uuid = re.findall(r'uuid = "([^"]+)"', self.deployed)[0]
         self.has_pool = host.run("systemctl cat lease-pool.service").rc == 0
+
+    def make_quick(self) -> None:
+        host = self.host
         gateway = host.check_output("ip route show default").split()[2]
-        url = f"http://{gateway}:{receiver.server.server_address[1]}/"
+        url = f"http://{gateway}:{self.receiver.server.server_address[1]}/"
         quick = self.deployed.replace("[bounds]\n", f"[bounds]\n{QUICK}", 1)
         quick = re.sub(r"\[\[peers\]\].*?(?=\n\[|\Z)", "", quick, flags=re.DOTALL)  # the other host may be away in another test
         quick = f'webhook_file = "{CONFIG}.test"\n' + re.sub(r"webhook_file = .*\n", "", quick)
@@ -98,7 +105,10 @@ class Watched:
         """Break or mend a card; `lasting` also where the next boot takes it from."""
         self.host.check_output(f"gpu-sim {verb} {uuid}")
         if lasting or verb == "restore":
-            self.host.check_output(f"gpu-sim --dir /etc/gpu-sim/state {verb} {uuid}")
+            folders = [folder for folder in ROOT.glob("build/hosts/*/*/state") if uuid in Cards(folder).uuids()]
+            assert folders, f"no simulated host of this machine declares {uuid}"
+            for folder in folders:
+                getattr(Cards(folder), verb)(uuid)
 
     def boot(self) -> str:
         return str(self.host.check_output("cat /proc/sys/kernel/random/boot_id"))
@@ -136,10 +146,13 @@ class Watched:
 def watched(host: Host) -> Iterator[Watched]:
     receiver = Receiver()
     watched = Watched(host, receiver)
-    yield watched
-    watched.put_back()
-    receiver.server.shutdown()
-    receiver.server.server_close()
+    try:
+        watched.make_quick()
+        yield watched
+    finally:
+        watched.put_back()
+        receiver.server.shutdown()
+        receiver.server.server_close()
 
 
 def test_the_deployed_unit_is_hardened(host: Host) -> None:

@@ -23,7 +23,9 @@ def molecule(action: str, env: dict[str, str]) -> int:
     """Run one action of the scenario and print how long it took."""
     started = time.monotonic()
     status = subprocess.run([MOLECULE, action, "-s", "default"], cwd=ROOT / "extensions", env=env, check=False).returncode
-    print(f"--- molecule {action}: {'passed' if status == 0 else f'FAILED ({status})'} in {time.monotonic() - started:.0f} s ---", flush=True)
+    print(
+        f"--- molecule {action}: {'passed' if status == 0 else f'FAILED ({status})'} in {time.monotonic() - started:.0f} s ---", flush=True
+    )
     return status
 
 

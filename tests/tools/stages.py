@@ -16,7 +16,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 PYTHON = sys.executable
 TYPED = ["src/lease_pool/lease_pool", "src/gpu_watchdog/gpu_watchdog", "src/gateway_guard/gateway_guard"]
-TYPED_MODULE_UTILS = "plugins/module_utils"
+TYPED_MODULE_UTILS = "ansible_collections.agentic.gpu_fleet.plugins.module_utils"
 
 
 def _pytest(*args: str) -> list[str]:
@@ -31,7 +31,7 @@ def stages(long: bool) -> dict[str, list[list[str]]]:
             ["ruff", "check", "."],
             ["ruff", "format", "--check", "."],
             *[["mypy", package] for package in TYPED],
-            ["mypy", TYPED_MODULE_UTILS],
+            ["mypy", "-p", TYPED_MODULE_UTILS],
             ["yamllint", "--strict", "."],
             ["ansible-lint", "--offline", "--strict", "-q"],
         ],
@@ -47,7 +47,7 @@ def run(name: str, commands: list[list[str]]) -> float:
     """Run one stage and return its seconds; exits with the failing command's status."""
     print(f"\n=== {name} ===", flush=True)
     started = time.monotonic()
-    env = dict(os.environ, ANSIBLE_CONFIG=str(ROOT / "ansible.cfg"), ANSIBLE_NOCOLOR="1", PY_COLORS="0")
+    env = dict(os.environ, ANSIBLE_CONFIG=str(ROOT / "ansible.cfg"), ANSIBLE_NOCOLOR="1", PY_COLORS="0", MYPYPATH="build/collections")
     for command in commands:
         if shutil.which(command[0]) is None:
             sys.exit(f"stage {name}: {command[0]} is not installed; run it through make")

@@ -215,7 +215,12 @@ class PoolCore:
             return None
         for card in self.cards.values():
             lease = card.lease
-            if lease is None or not lease.ready or not scheduling.joinable(card.view, want) or (card.next is not None and card.next.members):
+            if (
+                lease is None
+                or not lease.ready
+                or not scheduling.joinable(card.view, want)
+                or (card.next is not None and card.next.members)
+            ):
                 continue
             now = time.monotonic()
             waiter = Waiter(want.id, want, demand, demand.arrived, asyncio.get_running_loop().create_future(), assigned_at=now)

@@ -13,16 +13,18 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[3]
 DEMO = ROOT / "inventories" / "demo"
 DEMO_PREFIX = "10.89.77."
+DEMO_SECRETS = "/../../build/demo-secrets/"
 
 
 def write(folder: Path, subnet: str) -> None:
-    """Replace `folder` by a copy of the demo's inventory with its addresses moved to `subnet` (a /24)."""
+    """Replace `folder` by a copy of the demo's inventory with its addresses moved to `subnet` (a /24) and its secrets to `folder`/../secrets."""
     prefix = str(ipaddress.ip_network(subnet).network_address).removesuffix("0")
     shutil.rmtree(folder, ignore_errors=True)
     for source in sorted(path for path in DEMO.rglob("*") if path.is_file()):
         target = folder / source.relative_to(DEMO)
         target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text(source.read_text(encoding="utf-8").replace(DEMO_PREFIX, prefix), encoding="utf-8")
+        text = source.read_text(encoding="utf-8").replace(DEMO_PREFIX, prefix).replace(DEMO_SECRETS, "/../secrets/")
+        target.write_text(text, encoding="utf-8")
 
 
 def main() -> None:

@@ -7,7 +7,13 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from ansible_collections.agentic.gpu_fleet.plugins.module_utils._acceptance import plan_from_catalog, plan_trips, quiet_faults, report, trip_faults
+from ansible_collections.agentic.gpu_fleet.plugins.module_utils._acceptance import (
+    plan_from_catalog,
+    plan_trips,
+    quiet_faults,
+    report,
+    trip_faults,
+)
 from ansible_collections.agentic.gpu_fleet.plugins.module_utils._table import table
 from ansible_collections.agentic.gpu_fleet.plugins.module_utils._units import parse_units
 

@@ -22,7 +22,7 @@ def _pool(**status: Any) -> dict[str, Any]:
 
 
 def test_a_healthy_host_shows_its_cards() -> None:
-    shown = fleet_status({"gpu-a": {"pool": _pool(), "watchdog": {"state": "healthy"}}})
+    shown = fleet_status({"gpu-a": {"pool": _pool(), "watchdog": {"status": {"phase": "healthy"}}}})
     assert shown["hosts"] == [{"host": "gpu-a", "pool": "in service", "queue": 0, "leases": 0, "watchdog": "healthy"}]
     assert [(r["slot"], r["state"], r["miner"], r["alias"]) for r in shown["cards"]] == [("c0", "mining", "works", "-")]
 
