@@ -1,6 +1,6 @@
 """The stage `fleet` of `make test`: molecule on two real systemd hosts. Prints their journals when it fails, and always takes the hosts away.
 
-`--keep` leaves the hosts up to look at (`molecule destroy -s default` in extensions/ removes them).
+`--keep` leaves the hosts up to look at (`molecule destroy -s default` removes them).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ UNITS = ("lease-pool", "gpu-watchdog", "litellm", "nginx", "gpu-miner@*", "gpu-w
 def molecule(action: str, env: dict[str, str]) -> int:
     """Run one action of the scenario and print how long it took."""
     started = time.monotonic()
-    status = subprocess.run([MOLECULE, action, "-s", "default"], cwd=ROOT / "extensions", env=env, check=False).returncode
+    status = subprocess.run([MOLECULE, action, "-s", "default"], cwd=ROOT, env=env, check=False).returncode
     print(
         f"--- molecule {action}: {'passed' if status == 0 else f'FAILED ({status})'} in {time.monotonic() - started:.0f} s ---", flush=True
     )
