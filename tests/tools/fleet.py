@@ -45,6 +45,7 @@ def main() -> None:
     parser.add_argument("--keep", action="store_true", help="leave the hosts up")
     args = parser.parse_args()
     env = dict(os.environ, FLEET_HOST_MARKS="hosts" if args.long else "hosts and not long", ANSIBLE_CONFIG=str(ROOT / "ansible.cfg"))
+    env["PATH"] = f"{Path(MOLECULE).parent}:{env['PATH']}"
     failed = next((action for action in SEQUENCE if molecule(action, env) != 0), None)
     if failed:
         print_journals()
