@@ -13,6 +13,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[3]
 DEMO = ROOT / "inventories" / "demo"
 DEMO_PREFIX = "10.89.77."
+KEY = "build/hosts/id_ed25519"
 DEMO_SECRETS = "/../../build/demo-secrets/"
 
 
@@ -24,6 +25,7 @@ def write(folder: Path, subnet: str) -> None:
         target = folder / source.relative_to(DEMO)
         target.parent.mkdir(parents=True, exist_ok=True)
         text = source.read_text(encoding="utf-8").replace(DEMO_PREFIX, prefix).replace(DEMO_SECRETS, "/../secrets/")
+        text = text.replace(f" {KEY}", f" {ROOT / KEY}")  # molecule runs elsewhere than in the tree
         target.write_text(text, encoding="utf-8")
 
 
