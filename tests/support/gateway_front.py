@@ -21,30 +21,25 @@ def is_installed() -> bool:
 
 def render_site(folder: Path, port: int, gateway_port: int) -> None:
     """Render the role's template with its own variables, as Ansible does; only addresses that a test cannot use are replaced."""
+    defaults, role_variables = (str(ROOT / "roles" / "litellm" / part / "main.yml") for part in ("defaults", "vars"))
+    ours = {
+        "ansible_python_interpreter": sys.executable,
+        "role_path": str(ROOT / "roles" / "litellm"),
+        "litellm_port": port,
+        "litellm_catalog_sha256": "a" * 64,
+        "litellm_body_mib": 1,
+        "litellm_config": {},
+        "litellm_grants": {"keys": {}},
+    }
+    (folder / "ours.json").write_text(json.dumps(ours))
+    template = {"src": str(ROOT / "roles/litellm/templates/gateway.conf.j2"), "dest": str(folder / "site.conf"), "mode": "0644"}
     play = [
         {
             "hosts": "localhost",
             "connection": "local",
             "gather_facts": False,
-            "vars_files": [str(ROOT / "roles" / "litellm" / part / "main.yml") for part in ("defaults", "vars")],
-            "vars": {
-                "ansible_python_interpreter": sys.executable,
-                "role_path": str(ROOT / "roles" / "litellm"),
-                "litellm_port": port,
-                "litellm_catalog_sha256": "a" * 64,
-                "litellm_body_mib": 1,
-                "litellm_config": {},
-                "litellm_grants": {"keys": {}},
-            },
-            "tasks": [
-                {
-                    "ansible.builtin.template": {
-                        "src": str(ROOT / "roles/litellm/templates/gateway.conf.j2"),
-                        "dest": str(folder / "site.conf"),
-                        "mode": "0644",
-                    }
-                }
-            ],
+            "vars_files": [defaults, role_variables, str(folder / "ours.json")],
+            "tasks": [{"ansible.builtin.template": template}],
         }
     ]
     (folder / "play.yml").write_text(json.dumps(play))
@@ -74,7 +69,15 @@ class Front:
         self._process: asyncio.subprocess.Process | None = None
 
     async def start(self) -> None:
-        self._process = await asyncio.create_subprocess_exec("nginx", "-p", str(self._folder), "-c", str(self._folder / "nginx.conf"))
+        self._process = await asyncio.create_subprocess_exec(
+            "nginx",
+            "-p",
+            str(self._folder),
+            "-c",
+            str(self._folder / "nginx.conf"),
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.DEVNULL,
+        )
         async with asyncio.timeout(10):
             while True:
                 try:
