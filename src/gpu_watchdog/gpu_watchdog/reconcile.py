@@ -69,7 +69,8 @@ def _slot(upkeep: Upkeep, idle: Idle, at: float, found: Slot, *, slot: str, ther
             return idle, actions
         return acted, [*actions, Note(f"{slot}: the card is idle and {unit} is {found.idle}"), StartUnit(unit)]
     if found.idle not in _RUNNING or found.hashing is not False:
-        return (Idle(slot) if found.hashing is True else replace(idle, silent_since=None)), actions
+        works = replace(idle, silent_since=None, restarted=False, reported=False)
+        return (works if found.hashing is True else replace(idle, silent_since=None)), actions
     silent_since = at if idle.silent_since is None else idle.silent_since
     idle = replace(idle, silent_since=silent_since)
     if at - silent_since < upkeep.hash_s or idle.reported:

@@ -22,12 +22,13 @@ from tests.support.nvml_sim.library import build
 ROOT = Path(__file__).parents[3]
 UUIDS = ("GPU-11111111-1111-4111-8111-111111111111", "GPU-22222222-2222-4222-8222-222222222222")
 
-# The command itself, on a boot id that the test can change.
+# The command itself, on a boot id that the test can change and without the package managers of this machine.
 _RUN = """
 import sys
 from pathlib import Path
-from gpu_watchdog import clocks
+from gpu_watchdog import clocks, packages
 clocks._BOOT_ID = Path(sys.argv.pop(1))
+packages.ROOT = clocks._BOOT_ID.parent / "root"
 from gpu_watchdog.cli import main
 sys.exit(main())
 """
@@ -62,6 +63,8 @@ class Rig:
         self.cards.lay_out([Card(uuid) for uuid in UUIDS[:cards]])
         for name in ("state", "run", "launch", "hold"):
             (folder / name).mkdir()
+        (folder / "root/proc").mkdir(parents=True)
+        (folder / "root/proc/locks").touch()
         self.boot("boot-1")
         self.units({"lease-pool.service": "active"})
         (folder / "kernel.jsonl").write_text("")
@@ -74,10 +77,11 @@ class Rig:
         }
         (folder / "systemctl.sh").write_text(_SYSTEMCTL)
         (folder / "run.py").write_text(_RUN)
+        # A "new boot" has the uptime of this machine, so the cooldown must be longer than that.
         quick = {
-            "interval_s": 0.2, "probe_s": 2, "command_s": 2, "pool_s": 1, "peers_s": 1, "alert_s": 3, "misses": 3, "misses_with_signal": 2,
-            "min_uptime_s": 1, "cooldown_s": 3600, "drain_s": 1, "retry_s": 3600, "reboot_s": 30, "verify_s": 2, "clock_settle_s": 1,
-            "reconcile_s": 1, "hash_s": 1,
+            "interval_s": 0.05, "probe_s": 2, "command_s": 2, "pool_s": 0.2, "peers_s": 1, "alert_s": 3, "misses": 3, "misses_with_signal": 2,
+            "min_uptime_s": 1, "cooldown_s": 5e8, "window_s": 6e8, "drain_s": 0.5, "retry_s": 3600, "reboot_s": 30, "verify_s": 1, "clock_settle_s": 1,
+            "reconcile_s": 0.3, "hash_s": 0.4,
         }  # fmt: skip
         self.options: dict[str, Any] = {
             "host": "gpu-b",
@@ -180,7 +184,7 @@ class Rig:
         while not self._quietly(holds):
             assert time.monotonic() < end, f"not within {bound_s} s; log:\n{self.log()}"
             assert self.process is None or self.process.poll() is None, f"the watchdog ended; log:\n{self.log()}"
-            time.sleep(0.02)
+            time.sleep(0.01)
 
     @staticmethod
     def _quietly(holds: Callable[[], Any]) -> bool:

@@ -90,7 +90,7 @@ def test_a_running_lease_is_waited_for_and_one_past_its_bound_prevents_the_reboo
 
 
 def test_a_hung_driver_call_reboots_nothing_and_starts_no_second_probe(make_rig: Callable[..., Rig]) -> None:
-    rig = make_rig(probe_s=0.5)
+    rig = make_rig(probe_s=0.4)
     pool = FakePool(rig.folder / "pool.sock")
     rig.start()
     rig.rounds(2)
@@ -189,7 +189,7 @@ def test_a_miner_that_does_not_hash_is_restarted_once_and_then_reported(rig: Rig
 
 
 def test_maintenance_holds_everything_back_and_ends_by_itself(rig: Rig, pool: FakePool) -> None:
-    assert rig.call("maintenance", "--for", "3s", "--reason", "rollout").returncode == 0
+    assert rig.call("maintenance", "--for", "2s", "--reason", "rollout").returncode == 0
     rig.start()
     rig.rounds(2)
     rig.cards.pull(FIRST)
@@ -198,6 +198,20 @@ def test_maintenance_holds_everything_back_and_ends_by_itself(rig: Rig, pool: Fa
     rig.until(lambda: rig.reboots() == 1)
     assert rig.call("maintenance", "--for", "8d", "--reason", "x").returncode == 2
     assert rig.call("maintenance", "--for", "1h").returncode == 2
+
+
+def test_a_package_installation_holds_the_reboot_until_it_is_over(rig: Rig, pool: FakePool) -> None:
+    installing = rig.folder / "root/proc/77"
+    installing.mkdir()
+    (installing / "comm").write_text("dpkg\n")
+    rig.start()
+    rig.rounds(2)
+    rig.cards.pull(FIRST)
+    rig.phase_is("confirmed")
+    rig.rounds(3)
+    assert [hold["code"] for hold in rig.status()["holds"]] == ["packages"]
+    (installing / "comm").unlink()
+    rig.until(lambda: rig.reboots() == 1)
 
 
 def test_maintenance_can_be_cleared(rig: Rig) -> None:
@@ -281,7 +295,7 @@ def test_an_alert_that_cannot_be_sent_blocks_nothing_and_arrives_later(rig: Rig,
 
 
 def test_an_alert_command_that_hangs_does_not_stop_the_rounds(make_rig: Callable[..., Rig]) -> None:
-    rig = make_rig(alert_s=1)
+    rig = make_rig(alert_s=0.6)
     rig.options["alert_command"] = ["/bin/sh", "-c", f"echo '{{title}}: {{message}}' >> {rig.folder}/sent; exec sleep 600"]
     pool = FakePool(rig.folder / "pool.sock")
     rig.start()
@@ -318,7 +332,7 @@ def test_a_pool_that_accepts_and_never_answers_makes_leases_unknown_and_holds_th
 
 
 def test_a_systemctl_that_hangs_holds_the_reboot_and_nothing_else(make_rig: Callable[..., Rig]) -> None:
-    rig = make_rig(command_s=0.3)
+    rig = make_rig(command_s=0.15)
     rig.units({"hang": "yes"})
     rig.start()
     rig.rounds(2)
@@ -366,7 +380,7 @@ def test_systemd_hears_ready_and_a_sign_of_life(rig: Rig, pool: FakePool) -> Non
 
 
 def test_killed_between_saving_and_rebooting_it_never_tries_a_second_time(make_rig: Callable[..., Rig]) -> None:
-    rig = make_rig(reboot_s=2)
+    rig = make_rig(reboot_s=1)
     rig.options["reboot"] = ["/bin/sh", "-c", f"echo x >> {rig.folder}/reboots; kill -9 $PPID"]
     pool = FakePool(rig.folder / "pool.sock")
     rig.start()
