@@ -13,7 +13,7 @@ import os
 import random
 import time
 from collections.abc import Mapping
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 import httpx
@@ -224,7 +224,9 @@ def _alias(parameters: Mapping[str, Any]) -> str:
     return str(parameters.get("model", "")).removeprefix("openai/")
 
 
+@cache
 def _size_of(group: str) -> int:
+    """Return how many deployments a group has; LiteLLM copies them all to tell it, and they do not change while it runs."""
     from litellm.proxy.proxy_server import llm_router  # noqa: PLC0415  # exists only while the proxy runs
 
     return len(llm_router.get_model_list(model_name=group) or []) if llm_router is not None else 0

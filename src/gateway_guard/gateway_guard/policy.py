@@ -31,11 +31,8 @@ class Access:
     data_class: str
     crossing: str
     aliases: Mapping[str, Route]
+    groups: frozenset[str]
     request_id: str
-
-    @property
-    def groups(self) -> frozenset[str]:
-        return frozenset(name for route in self.aliases.values() for name in (route.group, *route.fallbacks))
 
     @property
     def may_cross(self) -> bool:
@@ -74,4 +71,5 @@ def decide(key: KeyGrant, grants: Grants, data_class: str, approved: bool, reque
             aliases[alias] = Route(alias, (), False)  # a node alias is its own group, in every class
     if not aliases:
         raise Refusal(403, "this key has no models for this data class")  # an empty list would mean all models to LiteLLM
-    return Access(key.name, key.role, data_class, crossing, aliases, request_id)
+    groups = frozenset(name for route in aliases.values() for name in (route.group, *route.fallbacks))
+    return Access(key.name, key.role, data_class, crossing, aliases, groups, request_id)
