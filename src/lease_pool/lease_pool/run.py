@@ -1,7 +1,8 @@
 """`lease-pool run`: borrow cards for a command. The open connection to the pool is the loan; a keeper process holds the occupant locks.
 
 The keeper is the subreaper of the command's whole tree. It ends that tree when `run` dies, SIGKILL included, or the loan is ended, and it holds
-the locks until the tree is gone. A command that ends by itself may leave children: they keep the card, as with flock(1).
+the locks until the tree is gone. A command that ends by itself may leave children: they keep the card, as with flock(1). One that ends after
+`run` was told to end may not.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from lease_pool.guard import PR_SET_CHILD_SUBREAPER, _prctl, descendants
 
 LOCK_S = 5.0
 STOP_S = 5.0
-FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
+TO_END = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+FORWARDED = (*TO_END, signal.SIGUSR1, signal.SIGUSR2)
 
 
 def run(client: Client, command: list[str], memory_mib: int | None, cards: int) -> int:
@@ -108,6 +110,7 @@ class _Keeper:
         self._tell = tell
         self._status: int | None = None
         self._abandoned = False
+        self._told_to_end = False
         self._command_pid = 0
         _prctl(PR_SET_CHILD_SUBREAPER, 1)
         self._wake, wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
@@ -170,8 +173,10 @@ class _Keeper:
         data = os.read(self._orders, 4096)
         for line in data.decode().split("\n"):
             if line.startswith("signal ") and self._status is None:
+                number = int(line[7:])
+                self._told_to_end |= number in TO_END
                 with contextlib.suppress(ProcessLookupError):
-                    os.kill(self._command_pid, int(line[7:]))
+                    os.kill(self._command_pid, number)
             elif line == "end":
                 self._abandoned = True
         if not data and self._status is None:
@@ -188,6 +193,7 @@ class _Keeper:
                 return
             if pid == self._command_pid:
                 self._status = os.waitstatus_to_exitcode(status)
+                self._abandoned |= self._told_to_end
                 self._say(status=self._status if self._status >= 0 else 128 - self._status)
 
     def _say(self, **answer: Any) -> None:
