@@ -17,6 +17,7 @@ from urllib.parse import quote
 from lease_pool import __version__
 from lease_pool.cli import DEFAULT_CONFIG
 from lease_pool.client import Client, ClientError
+from lease_pool.journal import parse_since
 
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 POLL_S = 0.2
@@ -73,7 +74,7 @@ def _parser() -> argparse.ArgumentParser:
     quarantine.add_argument("--reason", default="by an operator")
     events = add("events", _events, "the journal")
     events.add_argument("--json", action="store_true")
-    events.add_argument("--since", default="0", metavar="T", help="RFC 3339, or 0 for all that is kept")
+    events.add_argument("--since", type=_since, default="0", metavar="T", help="RFC 3339, or 0 for all that is kept")
     events.add_argument("--follow", action="store_true")
     run = add("run", _run, "borrow cards for a command")
     run.add_argument("--memory-mib", type=_count, default=None, metavar="N")
@@ -89,6 +90,14 @@ def _seconds(text: str) -> float:
     if not 0 <= value < float("inf"):
         raise ValueError
     return value
+
+
+def _since(text: str) -> str:
+    try:
+        parse_since(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r}: must be 0 or an RFC 3339 time") from None
+    return text
 
 
 def _count(text: str) -> int:
@@ -151,8 +160,14 @@ def _status(options: argparse.Namespace) -> int:
 def _drain(options: argparse.Namespace) -> int:
     client = _client(options)
     client.ask("POST", "/drain", {"card": options.card, "reason": options.reason})
-    done = ("drained", "quarantined", "missing")
-    return _wait(client, options, lambda card: card["state"] in done if options.card else card["lease"] is None)
+    out = ("drained", "quarantined", "missing")
+    return _wait(client, options, lambda card: card["state"] in out or (not options.card and _ours_is_over(card)))
+
+
+def _ours_is_over(card: dict[str, Any]) -> bool:
+    """No worker or loan of this pool is left on the card; whoever else holds it is not waited for."""
+    lease = card["lease"]
+    return card["state"] == "mining" or (lease is not None and lease["id"] is None)
 
 
 def _resume(options: argparse.Namespace) -> int:

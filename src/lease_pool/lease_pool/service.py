@@ -18,6 +18,7 @@ from lease_pool.core import PoolCore
 from lease_pool.data_plane import DataPlane, make_server
 from lease_pool.holds import Holds
 from lease_pool.journal import Journal
+from lease_pool.lock_holder import holder
 from lease_pool.nvml import FreeCheck, Nvml, NvmlError
 from lease_pool.reconcile import Reconciler
 from lease_pool.supervisors import make as make_supervisor
@@ -39,12 +40,16 @@ class Claims:
         self._fds: list[int] = []
 
     def take(self, config: PoolConfig) -> None:
-        """Raises CannotStart, having changed nothing that another instance uses."""
+        """Raises CannotStart, having changed nothing: neither what another instance uses nor anything of one's own."""
         _port_is_free(config.listen.host, config.listen.port)
-        for path, what in (
+        claims = (
             (config.state_dir / ".pool.lock", f"state_dir {config.state_dir}"),
             (config.admin_socket.with_name(config.admin_socket.name + ".lock"), f"admin_socket {config.admin_socket}"),
-        ):
+        )
+        for path, what in claims:
+            if holder(path) is not None:
+                raise CannotStart(f"{what}: another lease-pool is running with it")
+        for path, what in claims:
             try:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
