@@ -20,7 +20,7 @@ from lease_pool.journal import parse_since
 from lease_pool.launch import lock_path
 from lease_pool.leases import Waiter
 from lease_pool.reconcile import Reconciler
-from lease_pool.types import Demand, Refused
+from lease_pool.types import Demand, Refused, SupervisorError
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 SOCKET_MODE = 0o660
@@ -237,3 +237,7 @@ async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
         return web.json_response({"error": refused.message, "code": refused.code}, status=refused.status, headers=headers)
     except web.HTTPException as error:
         return web.json_response({"error": error.reason}, status=error.status)
+    except (SupervisorError, OSError) as error:
+        if request.transport is None or request.transport.is_closing():
+            raise  # nobody is left to be told
+        return web.json_response({"error": str(error) or type(error).__name__}, status=500)

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LOCK_POLL_S = 0.1
+SURVEY_RETRY_S = 1.0
 FOREIGN_SERVING_S = 1.0
 MARGIN_S = 1.0  # a supervisor keeps the bound itself and says why it was missed; this only covers one that does not answer
 
@@ -66,6 +67,9 @@ class Owner(Protocol):
     def lease_failed(self, lease: Lease, why: str, refused: Refused) -> None: ...
 
     def lease_over(self, lease: Lease) -> None: ...
+
+    def lease_dropped(self, lease: Lease) -> None:
+        """It was next in line and never began."""
 
     def quarantine(self, card: Card, reason: str) -> None: ...
 
@@ -157,14 +161,20 @@ class Card:
             self._set(CardState.FREEING)
             self._send(Message.BEGIN)
         else:
-            self.next = lease
+            self._line_up(lease)
 
     def evict(self, lease: Lease) -> None:
         """End the idle worker; `lease` is next in line."""
         assert self.lease is not None  # noqa: S101  for the type checker: the caller has seen to it
-        self.next = lease
+        self._line_up(lease)
         self.lease.end_now("evicted for another model")
         self.lease.outcome = "ok"
+
+    def _line_up(self, lease: Lease) -> None:
+        """Who is next here. Whoever was before has left, or went back to the queue: its lease never began."""
+        if self.next is not None:
+            self._owner.lease_dropped(self.next)
+        self.next = lease
 
     def settle(self) -> None:
         """Something outside a lease changed: hold, resume, missing, idle workload dead."""
@@ -209,9 +219,11 @@ class Card:
             hold = self.hold
             if self.missing is not None:
                 self._set(CardState.MISSING, self.missing)
-                await self._stop_idle()
+                with contextlib.suppress(OccupiedElsewhere):
+                    await self._stop_idle(hold=False)
             elif hold is not None:
-                await self._keep_down(hold)
+                if not await self._keep_down(hold):
+                    continue
             elif not await self._bring_home():
                 continue
             if self.hold == hold:
@@ -222,7 +234,12 @@ class Card:
         """Wait, without bound, while someone else holds the card. False: the pool stops first."""
         began = time.monotonic()
         while not self._owner.stopping:
-            found = await self._owner.supervisor.survey(self.config)
+            try:
+                found = await self._owner.supervisor.survey(self.config)
+            except (SupervisorError, OSError) as error:
+                log.error("%s: cannot be looked at: %s", self.label, error)
+                await first(SURVEY_RETRY_S, self._stop_wanted())
+                continue
             self.idle = found.idle
             if not found.locked:
                 self.foreign = False
@@ -238,38 +255,55 @@ class Card:
         while not self._owner.stopping:  # noqa: ASYNC110  raced against the lock, which has no event either
             await asyncio.sleep(LOCK_POLL_S)
 
-    async def _keep_down(self, hold: Hold) -> None:
-        """Drained or quarantined: the idle workload stays off, over reboots too. Best effort where the card is broken."""
+    async def _keep_down(self, hold: Hold) -> bool:
+        """Drained or quarantined: the idle workload stays off, over reboots too. False: look again.
+
+        A card to be drained whose idle workload will not go is broken, and said to be; where it is known to be broken this is best effort.
+        """
         if hold.kind == "quarantined":
             self._set(CardState.QUARANTINED, hold.reason)
         elif self.state is not CardState.DRAINED:
             self._set(CardState.FREEING)
         self._begin_off()
-        await self._owner.supervisor.hold(self.config, True)
-        await self._stop_idle()
-        if self.hold is hold:
-            self._set(CardState.DRAINED if hold.kind == "drained" else CardState.QUARANTINED, hold.reason)
-
-    async def _stop_idle(self) -> None:
-        """Best effort: a card that is broken or gone may not let it."""
         try:
+            failure = await self._stop_idle(hold=True)
+        except OccupiedElsewhere:
+            return False
+        if self.hold is not hold:
+            return True
+        if failure and hold.kind == "drained":
+            self._owner.quarantine(self, f"freeing: {failure}")
+            return False
+        self._set(CardState.DRAINED if hold.kind == "drained" else CardState.QUARANTINED, hold.reason)
+        return True
+
+    async def _stop_idle(self, *, hold: bool) -> str:
+        """Idle workload off, with `hold` over reboots too: '' or why it could not be done. Raises OccupiedElsewhere."""
+        try:
+            if hold:
+                await self._owner.supervisor.hold(self.config, True)
             async with asyncio.timeout(self._owner.config.bounds.free_s + MARGIN_S):
                 await self._owner.supervisor.stop_idle(self.config)
-            self.idle = IdleState(active=False, alive=None if self.idle.alive is None else False)
-        except (SupervisorError, TimeoutError) as error:
-            log.error("%s: its idle workload could not be stopped: %s", self.label, str(error) or "no answer")
+        except OccupiedElsewhere:
+            raise
+        except (SupervisorError, OSError) as error:  # TimeoutError is one
+            failure = str(error) or "the idle workload did not stop within free_s"
+            log.error("%s: its idle workload could not be stopped: %s", self.label, failure)
+            return failure
+        self.idle = IdleState(active=False, alive=None if self.idle.alive is None else False)
+        return ""
 
     async def _bring_home(self) -> bool:
         """Idle workload on. False: look again (someone took the lock, or the card was just quarantined)."""
         supervisor = self._owner.supervisor
         self._set(CardState.RETURNING)
-        await supervisor.hold(self.config, False)
         try:
+            await supervisor.hold(self.config, False)
             async with asyncio.timeout(self._owner.config.bounds.free_s + MARGIN_S):
                 await supervisor.start_idle(self.config)
         except OccupiedElsewhere:
             return False
-        except (SupervisorError, TimeoutError) as error:
+        except (SupervisorError, OSError) as error:  # TimeoutError is one
             if await self._owner.is_missing(self):
                 return False
             self._owner.quarantine(self, f"returning: {str(error) or 'the idle workload did not start within free_s'}")
@@ -330,7 +364,7 @@ class Card:
             self._owner.put_back(lease)
             self._owner.lease_over(lease)
             return None
-        except (SupervisorError, TimeoutError) as error:
+        except (SupervisorError, OSError) as error:  # TimeoutError is one
             lease.seconds["freeing"] = time.monotonic() - began
             await self._missed_freeing(lease, str(error) or "the card was not free within free_s")
             return None
@@ -342,7 +376,7 @@ class Card:
         return await self._leave(lease, occupancy)
 
     async def _freed(self, lease: Lease) -> Occupancy:
-        """The idle workload is off and the card free (or nobody wants it any more). Raises SupervisorError or TimeoutError."""
+        """The idle workload is off and the card free (or nobody wants it any more). Raises SupervisorError or OSError (TimeoutError)."""
         bounds = self._owner.config.bounds
         async with asyncio.timeout(bounds.free_s + MARGIN_S):
             if lease.model is not None:
@@ -376,7 +410,7 @@ class Card:
         self._owner.lease_over(lease)
         self._drop_next()
         if lease.occupancy is not None:
-            with contextlib.suppress(SupervisorError, TimeoutError):
+            with contextlib.suppress(SupervisorError, OSError):
                 async with asyncio.timeout(self._owner.config.bounds.stop_s + self._owner.config.bounds.free_s):
                     await lease.occupancy.end()
         self._owner.dispatch()
@@ -453,7 +487,7 @@ class Card:
             # A loan ends when the borrower's processes are gone, which no bound of ours decides.
             async with asyncio.timeout(None if lease.model is None else bounds.stop_s + bounds.free_s):
                 await occupancy.end()
-        except (SupervisorError, TimeoutError) as error:
+        except (SupervisorError, OSError) as error:  # TimeoutError is one
             lease.seconds["unloading"] = time.monotonic() - began
             lease.outcome = "not_unloaded"
             self._owner.quarantine(self, f"unloading: {str(error) or 'the worker could not be ended within stop_s + free_s'}")
@@ -461,12 +495,12 @@ class Card:
             self._drop_next()
             return None
         lease.seconds["unloading"] = time.monotonic() - began
-        following, self.next = self._pending_next, None
-        if following is not None and self.usable:
+        following = self._pending_next
+        if following is not None and self.usable and not self._owner.closed:
+            self.next = None
             self._owner.lease_over(lease)
             return _Next(following)
-        if following is not None:
-            self._owner.put_back(following)
+        self._drop_next()
         if not self.usable:
             self._owner.lease_over(lease)
             return None
@@ -479,7 +513,9 @@ class Card:
         try:
             async with asyncio.timeout(self._owner.config.bounds.free_s + MARGIN_S):
                 await occupancy.returned()
-        except (SupervisorError, TimeoutError) as error:
+        except OccupiedElsewhere:
+            self.foreign = True  # its holder takes the card home, or we do once the lock is free
+        except (SupervisorError, OSError) as error:  # TimeoutError is one
             reason = str(error) or "the idle workload did not return within free_s"
         lease.seconds["returning"] = time.monotonic() - began
         if self.off_since is not None:
@@ -488,7 +524,7 @@ class Card:
             lease.outcome = "not_returned"
             self._owner.quarantine(self, f"returning: {reason}")
         self._owner.lease_over(lease)
-        if reason:
+        if reason or self.foreign:
             return None
         if self.usable:
             self.lease = None
@@ -497,5 +533,6 @@ class Card:
 
     def _drop_next(self) -> None:
         if self.next is not None:
-            self._owner.put_back(self.next)
-            self.next = None
+            dropped, self.next = self.next, None
+            self._owner.lease_dropped(dropped)
+            self._owner.put_back(dropped)

@@ -120,19 +120,16 @@ class Guard:
     def run(self, argv: list[str], bound_s: float) -> str:
         """Run a command of the idle workload to completion: '' when it exits 0, else what happened. Its group is killed at the bound."""
         deadline = time.monotonic() + bound_s
-        actions: list[tuple[Any, ...]] = [(os.POSIX_SPAWN_OPEN, fd, os.devnull, os.O_RDWR, 0) for fd in (0, 1, 2)]
-        try:
-            # The idle workload must find default signal handling and none of the guard's descriptors (all are close-on-exec).
-            pid = os.posix_spawnp(
-                argv[0],
-                argv,
-                self.job["idle_env"],
-                file_actions=actions,
-                setsid=True,
-                setsigdef=[signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGPIPE, signal.SIGCHLD],
-            )
-        except OSError as error:
-            return f"{argv[0]}: {error.strerror}"
+        failed_read, failed = os.pipe2(os.O_CLOEXEC)
+        guard, pid = os.getpid(), os.fork()
+        if pid == 0:
+            self._become_command(argv, guard, failed)
+        os.close(failed)
+        number = os.read(failed_read, 16)
+        os.close(failed_read)
+        if number:
+            os.waitpid(pid, 0)
+            return f"{argv[0]}: {os.strerror(int(number))}"
         while pid not in self.statuses:
             remaining = deadline - time.monotonic()
             if remaining <= 0:
@@ -141,6 +138,28 @@ class Guard:
                 return f"{argv[0]}{UNFINISHED} {bound_s:.1f} s"
             self.pump(min(remaining, 0.5))
         return "" if (how := ended(self.statuses.pop(pid))) == "exit 0" else f"{argv[0]}: {how}"
+
+    def _become_command(self, argv: list[str], guard: int, failed: int) -> NoReturn:
+        """A command of the idle workload: with default signal handling, without the guard's descriptors, and dead with the guard.
+
+        Half a start must not go on beside the next guard's. What the command leaves behind is its child, and lives.
+        """
+        number = errno.EPIPE
+        try:
+            os.setsid()
+            _default_signals()
+            _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+            if os.getppid() != guard:
+                os._exit(1)
+            null = os.open(os.devnull, os.O_RDWR)
+            for fd in (0, 1, 2):
+                os.dup2(null, fd)
+            os.execvpe(argv[0], argv, self.job["idle_env"])  # noqa: S606  no shell, on purpose
+        except OSError as error:
+            number = error.errno or number
+        finally:
+            os.write(failed, str(number).encode())
+            os._exit(127)
 
     def sleep(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds
@@ -200,6 +219,8 @@ class Guard:
         deadline = time.monotonic() + self.job["free_s"]
         if not self.idle_off and self.alive(deadline):
             return ""
+        if self.job["unsure"]:  # a guard was killed here, perhaps in the middle of a start
+            self.run(self.job["stop"], max(0.1, deadline - time.monotonic()))
         pause, before = 0.05, ""
         while True:
             if os.path.exists(self.job["hold"]):
@@ -244,8 +265,7 @@ class Guard:
     def _become_worker(self, output: int, guard: int) -> NoReturn:
         try:
             os.setsid()
-            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGPIPE, signal.SIGCHLD):
-                signal.signal(number, signal.SIG_DFL)
+            _default_signals()
             _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
             if os.getppid() != guard:
                 os._exit(1)
@@ -299,8 +319,9 @@ class Guard:
             if not self.unwanted:
                 how = self._serve()
         self.end_tree()
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(self.job["key_file"])
+        for file in self.job["files"]:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(file)
         self.tell("gone", how=how)
         while not self.orphaned and not self.commands & {"home", "handover"}:
             self.pump(1.0)
@@ -327,21 +348,11 @@ class Guard:
         return ended(self.statuses[worker])
 
     def loan(self) -> None:
-        """Idle workload off, lock to the borrower; home when the loan is over and the lock is free, without bound."""
-        self.take_lock(self.job["lock_wait_s"])
-        self.pump(0)
-        if self.job["handed_over"] and not self.unwanted:
-            self.idle_off = True
-        reason = "" if self.unwanted or self.idle_off else self.stop_idle()
-        if reason:
-            self.tell("failed", phase="freeing", reason=reason)
-        else:
-            self.tell("off")
-            while not self.unwanted and "go" not in self.commands:
-                self.pump(1.0)
-            if not self.unwanted:
-                self.drop_lock()
-                self.tell("started", pid=None)
+        """Idle workload off, lock to the borrower; home when the loan is over and the lock is free, without bound.
+
+        `lent`: a former guard of this loan was killed, the borrower has the lock already.
+        """
+        if self.job["lent"] or self._lend():
             while not self.unwanted:
                 self.pump(1.0)
             while self.lock is None:
@@ -351,6 +362,23 @@ class Guard:
         while not self.orphaned and "home" not in self.commands:
             self.pump(1.0)
         self.home()
+
+    def _lend(self) -> bool:
+        self.take_lock(self.job["lock_wait_s"])
+        self.pump(0)
+        if self.job["handed_over"] and not self.unwanted:
+            self.idle_off = True
+        reason = "" if self.unwanted or self.idle_off else self.stop_idle()
+        if reason:
+            self.tell("failed", phase="freeing", reason=reason)
+            return False
+        self.tell("off")
+        while not self.unwanted and "go" not in self.commands:
+            self.pump(1.0)
+        if not self.unwanted:
+            self.drop_lock()
+            self.tell("started", pid=None)
+        return True
 
     def home(self) -> None:
         reason = self.start_idle()
@@ -404,6 +432,11 @@ def descendants() -> set[int]:
         found.update(below)
         queue += below
     return found - zombies
+
+
+def _default_signals() -> None:
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGPIPE, signal.SIGCHLD):
+        signal.signal(number, signal.SIG_DFL)
 
 
 def _signal(pid: int, number: int) -> None:

@@ -15,6 +15,7 @@ import logging
 import os
 import secrets
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -40,7 +41,15 @@ class GuardedOccupancy:
     """One running guard, seen from the pool."""
 
     def __init__(
-        self, supervisor: ProcessSupervisor, card: CardConfig, endpoint: Endpoint, *, mark: str = "", need_mib: int = 0, free_s: float
+        self,
+        supervisor: ProcessSupervisor,
+        card: CardConfig,
+        endpoint: Endpoint,
+        *,
+        mark: str = "",
+        need_mib: int = 0,
+        free_s: float,
+        files: tuple[Path, ...] = (),
     ) -> None:
         loop = asyncio.get_running_loop()
         self._supervisor = supervisor
@@ -49,18 +58,28 @@ class GuardedOccupancy:
         self._mark = mark
         self._need_mib = need_mib
         self._free_s = free_s
+        self._files = files
+        self._job: dict[str, Any] = {}
+        self._until = 0.0
+        self._went = False
         self._pid: int | None = None
         self._process: asyncio.subprocess.Process | None = None
         self._off: asyncio.Future[None] = loop.create_future()
         self._started: asyncio.Future[None] = loop.create_future()
         self._gone: asyncio.Future[str] = loop.create_future()
         self._returned: asyncio.Future[None] = loop.create_future()
+        self._lost: asyncio.Future[None] = loop.create_future()  # the guard was killed: the card's owner says where the card goes
         self._ended = False
         for future in (self._off, self._started, self._gone, self._returned):
             future.add_done_callback(_seen)
         self._reader: asyncio.Task[None] | None = None
 
     async def begin(self, job: dict[str, Any]) -> None:
+        self._job = job
+        self._until = time.monotonic() + self._free_s
+        await self._spawn(job)
+
+    async def _spawn(self, job: dict[str, Any]) -> None:
         self._process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-I",
@@ -86,7 +105,7 @@ class GuardedOccupancy:
     @property
     def freed_idle(self) -> bool:
         """The guard has stopped the idle workload, for certain."""
-        return self._off.done() and self._off.exception() is None
+        return self._off.done() and self._off.exception() is None and not self._lost.done()
 
     @property
     def over(self) -> bool:
@@ -101,6 +120,7 @@ class GuardedOccupancy:
         await self._supervisor.free_check.wait(self._card, self._need_mib, self._free_s)
         if self._ended:
             return
+        self._went = True
         self._send("go")
         await _first(self._started, self._gone)
 
@@ -116,16 +136,26 @@ class GuardedOccupancy:
         await asyncio.shield(self._gone)
         await self._supervisor.free_check.wait_back(self._card, self._free_s)
         self._send("home")
-        await asyncio.shield(self._returned)
+        await _first(self._returned, self._lost)
+        if self._returned.done():
+            await asyncio.shield(self._returned)
+        else:
+            _done(self._returned, None)
+            await self._supervisor.run_guard(self._card, "start", self._free_s, unsure=True)
 
     async def leave(self) -> None:
         """Let go of the card without starting its idle workload: a next worker, a drain or a quarantine follows."""
         self._send("end")
-        self._send("handover")
+        self.hand_over()
+        await _first(self._returned, self._lost)
+        self.hand_over()
         await asyncio.shield(self._returned)
 
     def hand_over(self) -> None:
-        self._send("handover")
+        if self._lost.done():
+            _done(self._returned, None)
+        else:
+            self._send("handover")
 
     def _send(self, line: str) -> None:
         if self._process is not None and self._process.stdin is not None and not self._process.stdin.is_closing():
@@ -159,7 +189,7 @@ class GuardedOccupancy:
             case "busy":
                 error: SupervisorError = OccupiedElsewhere(f"{where}: its occupant lock is held by another pool or by `run`")
                 self._fail_all(error)
-            case "failed" if message["phase"] == "freeing":
+            case "failed" if message["phase"] == "freeing" and self._job["mode"] != "stop":
                 _fail(self._off, SupervisorError(f"{where}: {message['reason']}"))
             case "failed":
                 self._fail_all(SupervisorError(f"{where}: {message['reason']}"))
@@ -171,19 +201,31 @@ class GuardedOccupancy:
         _fail(self._returned, error)
 
     async def _after_lost_guard(self) -> None:
-        """The guard itself was killed: its worker's tree goes by mark, then a new guard brings the idle workload back."""
-        log.error("card %s (%s): its guard process died; cleaning up after it", self._card.uuid, self._card.slot)
+        """The guard itself was killed. Its worker's tree goes by its mark; what had not begun yet begins again, with a new guard."""
+        where = f"card {self._card.uuid} ({self._card.slot})"
+        log.error("%s: its guard process died; cleaning up after it", where)
         if self._mark:
             await strays.clear(self._mark, self._free_s)
-        _fail(self._off, SupervisorError(f"card {self._card.uuid} ({self._card.slot}): its guard process died"))
+        left_s = self._until - time.monotonic()
+        lent = self._job["mode"] == "loan" and self._started.done()
+        if lent or (left_s > 0 and not (self._started.done() or self._ended or self._gone.done())):
+            again = {"handed_over": False, "unsure": True, "lent": lent, "free_s": self._free_s if lent else left_s}
+            with contextlib.suppress(OSError):
+                await self._spawn(self._job | again)
+                if self._ended:
+                    self._send("end")
+                elif self._went:
+                    self._send("go")
+                return
+        for file in self._files:
+            file.unlink(missing_ok=True)
+        error = SupervisorError(f"{where}: its guard process died")
+        _done(self._lost, None)
+        _fail(self._off, error)
         _done(self._started, None)
         _done(self._gone, "the guard process died")
-        try:
-            await self._supervisor.run_guard(self._card, "start", self._free_s)
-        except SupervisorError as error:
+        if self._job["mode"] in ("stop", "start"):
             _fail(self._returned, error)
-        else:
-            _done(self._returned, None)
 
 
 class ProcessSupervisor:
@@ -194,12 +236,20 @@ class ProcessSupervisor:
         self.free_check = free_check or FreeCheck(config)
         self._current: dict[str, GuardedOccupancy] = {}
         # Marks name this pool (its state folder), so that pools which share cards never touch each other's workers.
-        self._pool_mark = f"{guard_boot_id()}/{hashlib.sha256(str(config.state_dir).encode()).hexdigest()[:16]}"
+        digest = hashlib.sha256(str(config.state_dir).encode()).hexdigest()
+        self._pool_mark = f"{guard_boot_id()}/{digest[:16]}"
+        self._tag = digest[:6]  # the same for file names, where a socket's path is short
 
     async def open(self) -> None:
         killed = await strays.clear(self._pool_mark, 10.0)
+        for folder in (self._config.runtime_dir, self._config.runtime_dir / "launch"):
+            for left in folder.glob(f"*.{self._tag}*"):
+                left.unlink(missing_ok=True)
         if killed:
             log.warning("killed %d stray worker processes of a former pool: %s", len(killed), ", ".join(map(str, killed)))
+
+    def reconfigure(self, config: PoolConfig) -> None:
+        self._config = config
 
     async def close(self) -> None:
         for occupancy in self._current.values():
@@ -209,8 +259,9 @@ class ProcessSupervisor:
     async def occupy(self, card: CardConfig, spec: LaunchSpec) -> Occupancy:
         former = self._former(card)
         lease_mark = f"{self._pool_mark}/{card.slot}/{secrets.token_hex(6)}"
-        socket = self._config.runtime_dir / f"{card.slot}.sock"
-        key_file = self._config.runtime_dir / "launch" / f"{card.slot}.{secrets.token_hex(4)}.key"
+        name = f"{card.slot}.{self._tag}{secrets.token_hex(2)}"
+        socket = self._config.runtime_dir / f"{name}.sock"
+        key_file = self._config.runtime_dir / "launch" / f"{name}.key"
         endpoint = Endpoint(
             socket=None if spec.needs_port else socket, port=free_port() if spec.needs_port else 0, api_key=secrets.token_urlsafe(32)
         )
@@ -218,12 +269,13 @@ class ProcessSupervisor:
         socket.unlink(missing_ok=True)
         known = {"{api_key_file}": str(key_file), "{socket}": str(socket), "{host}": endpoint.host, "{port}": str(endpoint.port)}
         env = _inherited() | _card_env(card) | {k: _fill(v, known) for k, v in spec.env.items()} | {MARK: lease_mark}
-        occupancy = GuardedOccupancy(self, card, endpoint, mark=lease_mark, need_mib=spec.memory_mib, free_s=spec.free_s)
+        files = (key_file, socket)
+        occupancy = GuardedOccupancy(self, card, endpoint, mark=lease_mark, need_mib=spec.memory_mib, free_s=spec.free_s, files=files)
         job = self._job(card, "occupy", spec.free_s, former) | {
             "argv": [_fill(a, known) for a in spec.argv],
             "env": env,
             "stop_s": spec.stop_s,
-            "key_file": str(key_file),
+            "files": [str(file) for file in files],
             "log": str(self._config.runtime_dir / f"worker-{card.slot}.log"),
         }
         self._current[card.slot] = occupancy
@@ -259,8 +311,12 @@ class ProcessSupervisor:
         await self.run_guard(card, "stop", self._config.bounds.free_s)
 
     async def start_idle(self, card: CardConfig) -> None:
-        await self._leave_former(card)
-        await self.run_guard(card, "start", self._config.bounds.free_s)
+        former = self._former(card)
+        if former is None:
+            await self.run_guard(card, "start", self._config.bounds.free_s)
+        else:  # it takes the card home itself: between it and another guard a kill of the pool would leave the card with nobody
+            await former.end()
+            await former.returned()
 
     async def hold(self, card: CardConfig, held: bool) -> None:
         path = self._hold_path(card)
@@ -270,12 +326,12 @@ class ProcessSupervisor:
         else:
             path.unlink(missing_ok=True)
 
-    async def run_guard(self, card: CardConfig, mode: str, free_s: float) -> None:
+    async def run_guard(self, card: CardConfig, mode: str, free_s: float, *, unsure: bool = False) -> None:
         """One stop or start of the idle workload, under the occupant lock and safe from a kill of the pool."""
         if not self._config.idle_workload.start:
             return
         runner = GuardedOccupancy(self, card, Endpoint(socket=None), free_s=free_s)
-        await runner.begin(self._job(card, mode, free_s))
+        await runner.begin(self._job(card, mode, free_s) | {"unsure": unsure})
         await _first(runner._returned, runner._off)
         await asyncio.shield(runner._off)
         await asyncio.shield(runner._returned)
@@ -305,6 +361,8 @@ class ProcessSupervisor:
             "free_s": free_s,
             "lock_wait_s": HANDOVER_WAIT_S if former is not None else LOCK_WAIT_S,
             "handed_over": former is not None and former.freed_idle,
+            "unsure": False,
+            "lent": False,
         }
 
     def _hold_path(self, card: CardConfig) -> Path:
@@ -318,14 +376,18 @@ class ProcessSupervisor:
         if not alive:
             return IdleState(active=False, alive=None)
         known = {"{uuid}": card.uuid, "{slot}": card.slot}
-        process = await asyncio.create_subprocess_exec(
-            *[_fill(a, known) for a in alive],
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.DEVNULL,
-            stderr=asyncio.subprocess.DEVNULL,
-            start_new_session=True,
-            env=_inherited() | _card_env(card),
-        )
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *[_fill(a, known) for a in alive],
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.DEVNULL,
+                stderr=asyncio.subprocess.DEVNULL,
+                start_new_session=True,
+                env=_inherited() | _card_env(card),
+            )
+        except OSError as error:
+            log.error("card %s (%s): idle_workload.alive: %s: %s", card.uuid, card.slot, alive[0], error.strerror)
+            return IdleState(active=False, alive=False)
         try:
             async with asyncio.timeout(ALIVE_S):
                 works = await process.wait() == 0

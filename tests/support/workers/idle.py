@@ -1,7 +1,8 @@
 """An idle workload for the `command` driver: `idle.py start|stop|alive SLOT FOLDER`. Standard library only.
 
 `start` leaves a process behind whose PID is in `<folder>/<slot>.pid`; faults come from `<folder>/<slot>.fault` (one word a line):
-stop-hangs, stop-slow, stop-fails, start-slow, start-fails, dead-hash (alive says no). Each start and stop is a line in `<folder>/<slot>.log`.
+stop-hangs, stop-slow, stop-fails, start-slow, start-fails, dead-hash (alive says no). Each start and stop is a line in `<folder>/<slot>.log`,
+each workload's PID one in `<folder>/<slot>.started`.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ def main() -> int:
         child = subprocess.Popen(
             ["/bin/sleep", "100000"], start_new_session=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
+        with (folder / f"{slot}.started").open("a") as started:
+            started.write(f"{child.pid}\n")
         fresh = pid_file.with_suffix(f".{os.getpid()}")
         fresh.write_text(str(child.pid))
         fresh.rename(pid_file)
