@@ -79,7 +79,8 @@ class PoolCore:
         if self._stopping:
             return
         self._stopping = True
-        self._refuse_queue(Refused(503, "stopping", "the pool is stopping", admission.DRAIN_RETRY_S))
+        self._refuse_queue()
+        self._refuse_unstarted(CardState.FREEING)
         for lease in self._leases.values():
             lease.changed()
 
@@ -111,6 +112,7 @@ class PoolCore:
     def reconfigure(self, config: PoolConfig) -> None:
         """Take a checked configuration that differs only in what can change while running. Running leases keep theirs."""
         self._config = config
+        self._supervisor.reconfigure(config)
         for waiter in list(self._queue):
             model = config.models.get(waiter.demand.model)
             if waiter.want.model is None:
@@ -124,7 +126,7 @@ class PoolCore:
             model = config.models.get(lease.model.name) if lease.model is not None else None
             if lease.model is not None and model != lease.model and lease.failed is None:
                 lease.failed = "its configuration changed"  # takes no new request; ends when its members are done
-                lease.changed()
+            lease.changed()  # an idle worker's window may be another now
         self.dispatch()
 
     # --- types.Core ---
@@ -159,9 +161,8 @@ class PoolCore:
         return LeaseContext(self, demand)
 
     def ready(self) -> dict[str, Any]:
-        rebooting = self.rebooting
         usable = any(card.usable for card in self.cards.values())
-        return {"ready": usable and not self.draining and rebooting is None, "draining": self.draining, "rebooting": rebooting}
+        return {"ready": usable and not self.draining, "draining": self.draining, "rebooting": self.rebooting}
 
     def capacity(self) -> dict[str, Any]:
         now = time.monotonic()
@@ -256,7 +257,10 @@ class PoolCore:
                 if other is not lease:
                     other.remove(waiter)
             waiter.loan = []
-            self._insert(waiter)
+            if self.draining:
+                waiter.refuse(self._closing())
+            else:
+                self._insert(waiter)
         self.dispatch()
 
     def _insert(self, waiter: Waiter) -> None:
@@ -279,11 +283,23 @@ class PoolCore:
         waiter.refuse(Refused(429, "queue_timeout", f"no card became free within {waited:.1f} s", retry))
         self.dispatch()
 
-    def _refuse_queue(self, refused: Refused) -> None:
+    def _closing(self) -> Refused:
+        if self._stopping:
+            return Refused(503, "stopping", "the pool is stopping", admission.DRAIN_RETRY_S)
+        return Refused(503, "draining", "the pool is draining and takes no new requests", admission.DRAIN_RETRY_S)
+
+    def _refuse_queue(self) -> None:
         for waiter in self._queue:
             self._cancel_timer(waiter)
-            waiter.refuse(Refused(refused.status, refused.code, refused.message, refused.retry_after_s))
+            waiter.refuse(self._closing())
         self._queue.clear()
+
+    def _refuse_unstarted(self, *states: CardState) -> None:
+        """Requests that are next in line on a card, or whose card is in one of these states, have no worker yet and get none any more."""
+        for card in self.cards.values():
+            for lease in (card.next, card.lease if card.state in states else None):
+                for waiter in lease.members if lease is not None else ():
+                    waiter.refuse(self._closing())
 
     def _want(self, number: int, model: ModelConfig) -> Want:
         return Want(number, model.name, model.memory_mib, frozenset(model.labels), model.parallel)
@@ -443,9 +459,17 @@ class PoolCore:
             reason=lease.failed or lease.ended,
         )
 
+    def lease_dropped(self, lease: Lease) -> None:
+        if self._leases.pop(lease.id, None) is not None:
+            lease.tell_over()
+
     def quarantine(self, card: Card, reason: str) -> None:
         log.error("%s is quarantined: %s", card.label, reason)
-        card.hold = self.holds.hold_card(card.uuid, "quarantined", reason)
+        try:
+            card.hold = self.holds.hold_card(card.uuid, "quarantined", reason)
+        except OSError as error:  # a full disk must not keep a broken card in use
+            log.error("%s: the quarantine is not on disk: %s", card.label, error)
+            card.hold = self.holds.cards[card.uuid]
         self.journal.write("quarantine", card=card.uuid, slot=card.slot, pci=card.pci, outcome="quarantined", reason=reason)
         card.settle()
         self.dispatch()
@@ -480,7 +504,8 @@ class PoolCore:
     def drain(self, uuid: str | None, reason: str | None) -> None:
         if uuid is None:
             self.holds.drain_pool(reason)
-            self._refuse_queue(Refused(503, "draining", "the pool is draining and takes no new requests", admission.DRAIN_RETRY_S))
+            self._refuse_queue()
+            self._refuse_unstarted()
             for lease in self._leases.values():
                 lease.changed()
             self.journal.write("drain", outcome="pool", reason=reason)

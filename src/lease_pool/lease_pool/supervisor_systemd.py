@@ -38,6 +38,9 @@ class SystemdSupervisor:
     async def close(self) -> None:
         await self._systemd.close()
 
+    def reconfigure(self, config: PoolConfig) -> None:
+        self._config = config
+
     async def occupy(self, card: CardConfig, spec: LaunchSpec) -> SystemdOccupancy:
         return SystemdOccupancy(self._config, self._systemd, self._idle, card, spec)
 

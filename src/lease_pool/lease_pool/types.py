@@ -118,12 +118,18 @@ class Found:
 
 
 class Supervisor(Protocol):
-    """Starts and stops what runs on cards. Implementations: supervisor_systemd.py, supervisor_process.py. One job at a time a slot."""
+    """Starts and stops what runs on cards. Implementations: supervisor_systemd.py, supervisor_process.py. One job at a time a slot.
+
+    What fails raises SupervisorError, or OSError (a full disk, no descriptors); where another holder of the occupant lock is the reason, OccupiedElsewhere.
+    """
 
     async def open(self) -> None:
         """Connect, verify prerequisites (raises SupervisorError), kill verified strays (process supervisor)."""
 
     async def close(self) -> None: ...
+
+    def reconfigure(self, config: PoolConfig) -> None:
+        """Bounds and models are these from now on; running occupancies keep theirs. Cards and folders are the same."""
 
     async def occupy(self, card: CardConfig, spec: LaunchSpec) -> Occupancy:
         """Begin: idle workload off, worker on. Returns at once after the job is queued; progress is read from the Occupancy."""
