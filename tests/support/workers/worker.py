@@ -4,7 +4,7 @@
 
 Modes: ignore-term, never-ready, die-start, die-loading, die-ready, die-request, die-stream, chatty, grandchild (forks a child in its own session),
 keep-pipe (a child in its own session that keeps stdout open), close-fds (a child that closes every descriptor), error-500, hold-request.
-`POST /v1/chat/completions` answers after `"delay"` seconds (a key of the body); `"stream": true` sends ten chunks with `"gap"` between.
+`POST /v1/chat/completions` answers after `"delay"` seconds (a key of the body); `"fail"` answers 500; `"stream": true` sends ten chunks with `"gap"` between.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class Handler(BaseHTTPRequestHandler):
             return self.answer(200, {"data": [{"embedding": [0.0] * OPTIONS.dimensions}]})
         if "die-request" in MODES:
             os._exit(7)
-        if "error-500" in MODES:
+        if "error-500" in MODES or body.get("fail"):
             return self.answer(500, {"error": {"message": "CUDA error"}})
         time.sleep(body.get("delay", 0))
         if body.get("stream"):
