@@ -4,6 +4,7 @@ set -euo pipefail
 
 declare -A needs=(
     [podman]=podman [mmdebstrap]=mmdebstrap [gcc]=gcc [make]=make [ssh]=openssh-client [nft]=nftables [iptables]=iptables [ip]=iproute2 [git]=git
+    [nginx]=nginx-light [systemd-analyze]=systemd [node]=nodejs
 )
 missing=()
 for command in "${!needs[@]}"; do
@@ -12,13 +13,14 @@ done
 # podman's network needs its own helper; it is no command on the PATH
 [ -x /usr/lib/podman/netavark ] || missing+=(netavark)
 [ -f /usr/include/stdlib.h ] || missing+=(libc6-dev)
+[ -f /usr/lib/nginx/modules/ngx_http_headers_more_filter_module.so ] || missing+=(libnginx-mod-http-headers-more-filter)
 [ "${#missing[@]}" -gt 0 ] || exit 0
 
 if ! command -v apt-get >/dev/null || [ "$(id -u)" -ne 0 ]; then
     echo "The simulated hosts need: ${missing[*]}. Install them with this system's package manager, or run make as root on Debian or Ubuntu." >&2
     exit 1
 fi
-echo "Installing ${missing[*]} by apt: podman boots the simulated hosts, mmdebstrap makes their base images, the rest builds and connects them"
+echo "Installing ${missing[*]} by apt: podman boots the simulated hosts, mmdebstrap makes their base images, nginx, systemd-analyze and node check what the roles render, the rest builds and connects the hosts"
 export DEBIAN_FRONTEND=noninteractive
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT

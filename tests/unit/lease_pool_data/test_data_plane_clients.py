@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +12,7 @@ import openai
 import pytest
 from lease_pool.types import Refused
 
+from tests.support import litellm_venv
 from tests.support.worker_fake_core import CHAT, TOKEN
 from tests.support.worker_rig import Rig, make_rig
 from tests.support.worker_scripted import EVENTS_HEAD, chunk, event, model_server, then_close
@@ -60,16 +64,29 @@ async def test_the_official_client_waits_as_retry_after_says_and_tries_again(tmp
         assert len(rig.core.demands) == 1
 
 
-async def test_litellm_chats_and_streams(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LITELLM_LOCAL_MODEL_COST_MAP", "True")
-    litellm = pytest.importorskip("litellm")
+_LITELLM_CLIENT = """
+import json, sys, litellm
+base = {"model": "openai/t3-code", "api_base": sys.argv[1], "api_key": sys.stdin.readline().strip(), "messages": json.loads(sys.argv[2])}
+whole = litellm.completion(**base).choices[0].message.content
+parts = [chunk.choices[0].delta.content or "" for chunk in litellm.completion(**base, stream=True)]
+print(json.dumps([whole, "".join(parts)]))
+"""
+
+
+async def test_litellm_chats_and_streams(tmp_path: Path) -> None:
+    """With LiteLLM exactly as a host has it, in the environment that its lock makes."""
+    interpreter = await asyncio.to_thread(litellm_venv.python)
     async with make_rig(tmp_path, model_server("word")) as rig:
-        base = {
-            "model": "openai/t3-code",
-            "api_base": f"http://127.0.0.1:{rig.plane.port}/v1",
-            "api_key": TOKEN,
-            "messages": CHAT["messages"],
-        }
-        assert (await litellm.acompletion(**base)).choices[0].message.content == "word"
-        stream = await litellm.acompletion(**base, stream=True)
-        assert "".join([c.choices[0].delta.content or "" async for c in stream]) == "word" * 3
+        client = await asyncio.create_subprocess_exec(
+            interpreter,
+            "-c",
+            _LITELLM_CLIENT,
+            f"http://127.0.0.1:{rig.plane.port}/v1",
+            json.dumps(CHAT["messages"]),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            env={**os.environ, "LITELLM_LOCAL_MODEL_COST_MAP": "True"},
+        )
+        answer, _ = await client.communicate(f"{TOKEN}\n".encode())
+        assert client.returncode == 0
+        assert json.loads(answer.splitlines()[-1]) == ["word", "word" * 3]
