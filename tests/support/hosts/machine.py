@@ -11,8 +11,6 @@ from pathlib import Path
 
 PIP_KEYS = {"index-url", "extra-index-url", "trusted-host", "proxy", "timeout", "retries"}
 APT_KEYS = re.compile(r"^Acquire::(https?::proxy|check-valid-until|check-date|retries|https?::timeout)", re.IGNORECASE)
-DEBIAN = "http://mirror.invalid/debian"
-SECURITY = "http://mirror.invalid/debian-security"
 KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 
 
@@ -61,4 +59,7 @@ def _mirrors() -> tuple[str, str]:
     )
     found = re.findall(r"^(?:URIs:|deb\b(?:\s+\[[^]]*\])?)\s*(https?://\S*?/(debian(?:-security)?))/?(?=\s|$)", text, re.MULTILINE)
     by_kind = {kind: uri for uri, kind in reversed(found)}
-    return by_kind.get("debian", DEBIAN), by_kind.get("debian-security", SECURITY)
+    main = os.environ.get("DEBIAN_MIRROR") or by_kind.get("debian")
+    if not main:
+        raise SystemExit("this machine's apt sources name no Debian mirror: set DEBIAN_MIRROR=http://…/debian")
+    return main, by_kind.get("debian-security", f"{main}-security")
