@@ -104,21 +104,22 @@ async def test_a_request_answered_at_once_never_counts_as_a_waiter_and_a_full_qu
 
 
 @pytest.mark.parametrize(
-    ("bounds", "extra", "body", "status", "name"),
+    ("bounds", "extra", "body", "expected"),
     [
-        ({"ready_s": 0.6}, ("--mode", "never-ready"), {}, 504, "ready_s"),
-        ({"request_s": 0.6}, (), {"delay": 5}, 504, "request_s"),
-        ({"request_s": 0.6}, ("--load", "5"), {}, 504, "request_s"),
-        ({"first_byte_s": 0.6}, (), {"delay": 5, "stream": True}, 504, "first_byte_s"),
-        ({}, ("--mode", "die-start"), {}, 502, ""),
-        ({}, ("--mode", "die-request"), {}, 502, ""),
-        ({}, ("--mode", "error-500"), {}, 502, ""),
-        ({}, ("--mode", "die-request"), {"stream": True}, 502, ""),
+        ({"ready_s": 0.6}, ("--mode", "never-ready"), {}, (504, "ready_s")),
+        ({"request_s": 0.6}, (), {"delay": 5}, (504, "request_s")),
+        ({"request_s": 0.6}, ("--load", "5"), {}, (504, "request_s")),
+        ({"first_byte_s": 0.6}, (), {"delay": 5, "stream": True}, (504, "first_byte_s")),
+        ({}, ("--mode", "die-start"), {}, (502, "")),
+        ({}, ("--mode", "die-request"), {}, (502, "")),
+        ({}, ("--mode", "error-500"), {}, (502, "")),
+        ({}, ("--mode", "die-request"), {"stream": True}, (502, "")),
     ],
 )
 async def test_a_deadline_or_a_dead_worker_is_told_before_and_after_the_200_and_the_next_worker_is_a_fresh_one(
-    rigs: Maker, bounds: dict[str, float], extra: tuple[str, ...], body: dict[str, Any], status: int, name: str
+    rigs: Maker, bounds: dict[str, float], extra: tuple[str, ...], body: dict[str, Any], expected: tuple[int, str]
 ) -> None:
+    status, name = expected
     rig = rigs(1, {"m": model(*extra), "n": model()}, window_s=60, bounds=bounds)
     await rig.start()
     error = refused(await raw(rig, "POST", "/v1/chat/completions", json.dumps({"model": "m"} | body).encode()), status)

@@ -75,10 +75,11 @@ class Handler(BaseHTTPRequestHandler):
         elif "never-ready" in MODES or time.monotonic() - STARTED < OPTIONS.load:
             self.answer(503, {"error": {"message": "loading"}})
         else:
-            self.answer(200, {"status": "ok"})
-            if "die-ready" in MODES:
-                self.wfile.flush()
-                os._exit(9)
+            try:
+                self.answer(200, {"status": "ok"})
+            finally:  # the pool may have closed the connection already: the head was enough for it
+                if "die-ready" in MODES:
+                    os._exit(9)
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
