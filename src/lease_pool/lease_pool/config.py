@@ -380,7 +380,7 @@ def _path_faults(data: dict[Any, Any], models: dict[str, dict[Any, Any]]) -> Ite
     sockets = {"admin_socket": data.get("admin_socket", f"{runtime}/pool.sock")}
     if data.get("supervisor") == "process":
         slots = [str(c.get("slot", "")) for c in _list(data.get("cards")) if isinstance(c, dict)]
-        sockets["runtime_dir"] = f"{runtime}/{max(slots, key=len, default='')}.0123456789.sock"  # see supervisor_process
+        sockets["runtime_dir"] = f"{runtime}/{max(slots, key=len, default='')}.sock"
     for key, value in sockets.items():
         if isinstance(value, str) and len(value.encode()) > SOCKET_PATH_MAX:
             yield key, _shown(value), f"must be a shorter path: a unix socket's path has at most {SOCKET_PATH_MAX} bytes"

@@ -319,9 +319,8 @@ class Guard:
             if not self.unwanted:
                 how = self._serve()
         self.end_tree()
-        for file in self.job["files"]:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(file)
+        self._unlink("key_file")
+        self._unlink("socket")
         self.tell("gone", how=how)
         while not self.orphaned and not self.commands & {"home", "handover"}:
             self.pump(1.0)
@@ -332,6 +331,7 @@ class Guard:
         self.home()
 
     def _serve(self) -> str:
+        self._unlink("socket")  # a killed worker's: ours to remove only now that the lock is ours
         worker = self.launch()
         self.tell("started", pid=worker)
         while worker not in self.statuses and not self.unwanted:
@@ -346,6 +346,10 @@ class Guard:
             if self.log_size == before:
                 break
         return ended(self.statuses[worker])
+
+    def _unlink(self, key: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self.job[key])
 
     def loan(self) -> None:
         """Idle workload off, lock to the borrower; home when the loan is over and the lock is free, without bound.

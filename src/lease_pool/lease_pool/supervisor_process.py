@@ -49,7 +49,7 @@ class GuardedOccupancy:
         mark: str = "",
         need_mib: int = 0,
         free_s: float,
-        files: tuple[Path, ...] = (),
+        key_file: Path | None = None,
     ) -> None:
         loop = asyncio.get_running_loop()
         self._supervisor = supervisor
@@ -58,7 +58,7 @@ class GuardedOccupancy:
         self._mark = mark
         self._need_mib = need_mib
         self._free_s = free_s
-        self._files = files
+        self._key_file = key_file
         self._job: dict[str, Any] = {}
         self._until = 0.0
         self._went = False
@@ -217,8 +217,8 @@ class GuardedOccupancy:
                 elif self._went:
                     self._send("go")
                 return
-        for file in self._files:
-            file.unlink(missing_ok=True)
+        if self._key_file is not None:
+            self._key_file.unlink(missing_ok=True)
         error = SupervisorError(f"{where}: its guard process died")
         _done(self._lost, None)
         _fail(self._off, error)
@@ -238,13 +238,12 @@ class ProcessSupervisor:
         # Marks name this pool (its state folder), so that pools which share cards never touch each other's workers.
         digest = hashlib.sha256(str(config.state_dir).encode()).hexdigest()
         self._pool_mark = f"{guard_boot_id()}/{digest[:16]}"
-        self._tag = digest[:6]  # the same for file names, where a socket's path is short
+        self._tag = digest[:6]  # the same, shorter, for the names of key files
 
     async def open(self) -> None:
         killed = await strays.clear(self._pool_mark, 10.0)
-        for folder in (self._config.runtime_dir, self._config.runtime_dir / "launch"):
-            for left in folder.glob(f"*.{self._tag}*"):
-                left.unlink(missing_ok=True)
+        for key_file in (self._config.runtime_dir / "launch").glob(f"*.{self._tag}*.key"):
+            key_file.unlink(missing_ok=True)
         if killed:
             log.warning("killed %d stray worker processes of a former pool: %s", len(killed), ", ".join(map(str, killed)))
 
@@ -259,23 +258,22 @@ class ProcessSupervisor:
     async def occupy(self, card: CardConfig, spec: LaunchSpec) -> Occupancy:
         former = self._former(card)
         lease_mark = f"{self._pool_mark}/{card.slot}/{secrets.token_hex(6)}"
-        name = f"{card.slot}.{self._tag}{secrets.token_hex(2)}"
-        socket = self._config.runtime_dir / f"{name}.sock"
-        key_file = self._config.runtime_dir / "launch" / f"{name}.key"
+        # The socket belongs to whoever has the card's lock: the guard unlinks it, never we, who may share this folder with another pool.
+        socket = self._config.runtime_dir / f"{card.slot}.sock"
+        key_file = self._config.runtime_dir / "launch" / f"{card.slot}.{self._tag}{secrets.token_hex(2)}.key"
         endpoint = Endpoint(
             socket=None if spec.needs_port else socket, port=free_port() if spec.needs_port else 0, api_key=secrets.token_urlsafe(32)
         )
         _write_private(key_file, endpoint.api_key)
-        socket.unlink(missing_ok=True)
         known = {"{api_key_file}": str(key_file), "{socket}": str(socket), "{host}": endpoint.host, "{port}": str(endpoint.port)}
         env = _inherited() | _card_env(card) | {k: _fill(v, known) for k, v in spec.env.items()} | {MARK: lease_mark}
-        files = (key_file, socket)
-        occupancy = GuardedOccupancy(self, card, endpoint, mark=lease_mark, need_mib=spec.memory_mib, free_s=spec.free_s, files=files)
+        occupancy = GuardedOccupancy(self, card, endpoint, mark=lease_mark, need_mib=spec.memory_mib, free_s=spec.free_s, key_file=key_file)
         job = self._job(card, "occupy", spec.free_s, former) | {
             "argv": [_fill(a, known) for a in spec.argv],
             "env": env,
             "stop_s": spec.stop_s,
-            "files": [str(file) for file in files],
+            "key_file": str(key_file),
+            "socket": str(socket),
             "log": str(self._config.runtime_dir / f"worker-{card.slot}.log"),
         }
         self._current[card.slot] = occupancy
