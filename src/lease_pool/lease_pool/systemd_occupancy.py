@@ -102,6 +102,10 @@ class SystemdOccupancy:
             if not bound.expired():
                 raise
             launch.withdraw(self._config.runtime_dir, self._card.slot)
+            if (
+                pid := self._foreign_holder()
+            ) is not None:  # it came after our last look; a bound that its tenancy used up is no fault of the card
+                raise self._occupied(pid) from None
             status = self._systemd.state(self._unit).status
             detail = f"{reason}; {status}" if status and status not in reason else reason
             raise SupervisorError(f"card {self._card.uuid}: not free in {self._spec.free_s:g} s: {detail}") from None
@@ -109,11 +113,19 @@ class SystemdOccupancy:
     async def _refuse_foreign_holder(self) -> None:
         """Raises OccupiedElsewhere when another pool or `run` has the card: then nothing is touched. Looks twice: a miner may be coming up."""
         for wait_s in (_RETRY_S, 0.0):
-            pid = holder(self._lock())
-            if pid is None or self._idle.holds(self._card) or pid == self._systemd.state(self._unit).main_pid:
+            pid = self._foreign_holder()
+            if pid is None:
                 return
             await asyncio.sleep(wait_s)
-        raise OccupiedElsewhere(f"card {self._card.uuid} ({self._card.slot}): its occupant lock is held by process {pid}")
+        raise self._occupied(pid)
+
+    def _foreign_holder(self) -> int | None:
+        pid = holder(self._lock())
+        ours = pid is None or self._idle.holds(self._card) or pid == self._systemd.state(self._unit).main_pid
+        return None if ours else pid
+
+    def _occupied(self, pid: int | None) -> OccupiedElsewhere:
+        return OccupiedElsewhere(f"card {self._card.uuid} ({self._card.slot}): its occupant lock is held by process {pid}")
 
     async def _one_start(self, deadline: float) -> bool:
         await self._systemd.until(self._unit, lambda state: state.down)
