@@ -242,6 +242,18 @@ class PoolRig:
                         found.append(int(name))
         return found
 
+    def guards(self) -> list[int]:
+        """The guards of the running pool: its children that run guard.py."""
+        assert self.process is not None
+        found = []
+        for name in os.listdir("/proc"):
+            if name.isdigit():
+                with contextlib.suppress(OSError):
+                    stat = Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()
+                    if int(stat[1]) == self.process.pid and b"guard.py" in Path(f"/proc/{name}/cmdline").read_bytes():
+                        found.append(int(name))
+        return found
+
     def idle_pid(self, slot: str = "c0") -> int | None:
         try:
             pid = int((self.idle / f"{slot}.pid").read_text())

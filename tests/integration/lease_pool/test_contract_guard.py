@@ -3,27 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import signal
-from pathlib import Path
 
 import pytest
 
 from tests.support.pool_rig import Maker, PoolRig, alive, model
-
-
-def guards(rig: PoolRig) -> list[int]:
-    """Guards of this pool: its children that run guard.py."""
-    assert rig.process is not None
-    found = []
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            with contextlib.suppress(OSError):
-                stat = Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()
-                if int(stat[1]) == rig.process.pid and b"guard.py" in Path(f"/proc/{name}/cmdline").read_bytes():
-                    found.append(int(name))
-    return found
 
 
 def idle_workloads(rig: PoolRig) -> list[int]:
@@ -33,7 +18,7 @@ def idle_workloads(rig: PoolRig) -> list[int]:
 
 
 async def kill_guard(rig: PoolRig) -> None:
-    for pid in await rig.until(lambda: guards(rig), "a guard runs"):
+    for pid in await rig.until(rig.guards, "a guard runs"):
         os.kill(pid, signal.SIGKILL)
 
 
