@@ -12,7 +12,7 @@ import logging
 import time
 from collections import deque
 from contextlib import AbstractAsyncContextManager
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from lease_pool import admission, deadlines, scheduling
@@ -653,9 +653,15 @@ def lease_status(lease: Lease) -> dict[str, Any]:
 
 
 def parse_until(value: Any) -> float:
-    """A time in seconds or RFC 3339. Raises ValueError."""
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return float(value)
+    """A time in seconds or RFC 3339 (UTC where it names no zone), within what RFC 3339 can say. Raises ValueError."""
     if isinstance(value, str):
-        return datetime.fromisoformat(value.replace("Z", "+00:00")).timestamp()
-    raise ValueError("until must be seconds or RFC 3339")
+        moment = datetime.fromisoformat(value.replace("Z", "+00:00"))
+        moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+        value = (moment - datetime.fromtimestamp(0, UTC)).total_seconds()
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        raise ValueError("until must be seconds or RFC 3339")
+    try:
+        utc(value)
+    except (OverflowError, OSError) as error:
+        raise ValueError(f"until is out of range: {error}") from None
+    return float(value)

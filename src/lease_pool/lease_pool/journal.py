@@ -39,6 +39,11 @@ def parse_since(text: str) -> datetime | None:
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
+def _line(entry: dict[str, Any]) -> str:
+    """Half a character (a reason typed in another encoding) must not cost the journal: it stays the escape that JSON has for it."""
+    return json.dumps(entry, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "backslashreplace").decode()
+
+
 class Journal:
     """Owned by the core; `write` is synchronous and cheap."""
 
@@ -84,7 +89,7 @@ class Journal:
     def flush(self) -> None:
         if not self._pending or self._file is None:
             return
-        lines = "".join(json.dumps(entry, separators=(",", ":"), ensure_ascii=False) + "\n" for entry in self._pending).encode()
+        lines = "".join(_line(entry) + "\n" for entry in self._pending).encode()
         count = len(self._pending)
         self._pending.clear()
         try:
@@ -120,7 +125,7 @@ class Journal:
         self._followers.add(follower)
         try:
             while True:
-                yield json.dumps(await follower.get(), separators=(",", ":"), ensure_ascii=False)
+                yield _line(await follower.get())
         finally:
             self._followers.discard(follower)
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
+
+import pytest
 
 from tests.support.pool_rig import Maker
 
@@ -49,3 +52,18 @@ async def test_a_reboot_that_is_only_intended_leaves_the_pool_ready(rigs: Maker)
     await rig.start()
     await rig.admin("POST", "/intent", {"reboot": "intending", "until": "2100-01-01T00:00:00Z"})
     assert await rig.get("/ready") == (200, {"ready": True, "draining": False, "rebooting": "intending"})
+
+
+async def test_an_intent_beyond_all_time_and_a_reason_in_another_encoding_cost_nothing(rigs: Maker) -> None:
+    rig = rigs(1)
+    await rig.start()
+    for until in (1e300, -1e300, "0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00", True, None, "soon"):
+        with pytest.raises(AssertionError, match=r"400: .*until"):
+            await rig.admin("POST", "/intent", {"reboot": "intending", "until": until})
+    result = await asyncio.to_thread(rig.cli, "drain", "--reason", os.fsdecode(b"caf\xe9"))
+    assert result.returncode == 0, result.stderr
+    assert (await rig.events())[-1]["reason"] == "caf\udce9"
+    assert (await asyncio.to_thread(rig.cli, "resume")).returncode == 0
+    assert (await rig.ask())[0] == 200
+    assert [e["event"] for e in await rig.events()][-1] in ("request", "state", "lease")
+    await rig.until_state("mining")
