@@ -17,7 +17,6 @@ from urllib.parse import quote
 from lease_pool import __version__
 from lease_pool.cli import DEFAULT_CONFIG
 from lease_pool.client import Client, ClientError
-from lease_pool.journal import parse_since
 
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 POLL_S = 0.2
@@ -93,6 +92,8 @@ def _seconds(text: str) -> float:
 
 
 def _since(text: str) -> str:
+    from lease_pool.journal import parse_since  # noqa: PLC0415  asyncio, which no other verb needs
+
     try:
         parse_since(text)
     except ValueError:

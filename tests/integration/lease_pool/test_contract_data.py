@@ -110,9 +110,6 @@ async def test_a_request_answered_at_once_never_counts_as_a_waiter_and_a_full_qu
         ({"request_s": 0.6}, (), {"delay": 5}, (504, "request_s")),
         ({"request_s": 0.6}, ("--load", "5"), {}, (504, "request_s")),
         ({"first_byte_s": 0.6}, (), {"delay": 5, "stream": True}, (504, "first_byte_s")),
-        ({}, ("--mode", "die-start"), {}, (502, "")),
-        ({}, ("--mode", "die-request"), {}, (502, "")),
-        ({}, ("--mode", "error-500"), {}, (502, "")),
         ({}, ("--mode", "die-request"), {"stream": True}, (502, "")),
     ],
 )

@@ -205,7 +205,7 @@ def machine(examples: int, steps: int) -> settings:
 
 @pytest.mark.timeout(300)
 def test_random_operations_never_break_an_invariant() -> None:
-    run_state_machine_as_test(PoolMachine, settings=machine(2, 25))
+    run_state_machine_as_test(PoolMachine, settings=machine(2, 12))
 
 
 @pytest.mark.long
