@@ -207,7 +207,7 @@ class GuardedOccupancy:
         if self._mark:
             await strays.clear(self._mark, self._free_s)
         left_s = self._until - time.monotonic()
-        lent = self._job["mode"] == "loan" and self._started.done()
+        lent = self._job["mode"] == "loan" and self._started.done() and not self._gone.done()
         if lent or (left_s > 0 and not (self._started.done() or self._ended or self._gone.done())):
             again = {"handed_over": False, "unsure": True, "lent": lent, "free_s": self._free_s if lent else left_s}
             with contextlib.suppress(OSError):

@@ -54,3 +54,23 @@ async def test_a_guard_killed_while_a_drained_card_is_emptied_leaves_no_idle_wor
     await kill_guard(rig)
     await rig.until_state("drained")
     assert rig.idle_pid() is None
+
+
+async def test_a_guard_killed_with_a_next_request_in_line_brings_no_idle_workload_beside_its_worker(rigs: Maker) -> None:
+    rig = rigs(1, {"m": model("--mode", "ignore-term"), "n": model()}, bounds={"stop_s": 3})
+    await rig.start()
+    assert (await rig.ask())[0] == 200
+    await rig.until_state("unloading")
+    following = asyncio.create_task(rig.ask({"model": "n", "delay": 0.8}))
+    await asyncio.sleep(0.1)
+    await kill_guard(rig)
+
+    async def served() -> bool:
+        lease = (await rig.card())["lease"]
+        return bool(lease and lease["model"] == "n" and (await rig.card())["state"] == "serving")
+
+    await rig.until(served, "the next request is served")
+    assert idle_workloads(rig) == []
+    assert (await following)[0] == 200
+    await rig.until_state("mining")
+    assert len(idle_workloads(rig)) == 1

@@ -73,8 +73,12 @@ async def test_a_killed_guard_of_a_loan_ends_no_loan(rigs: Maker) -> None:
     await rig.until_state("serving")
     for pid in await rig.until(rig.guards, "the loan's guard runs"):
         os.kill(pid, signal.SIGKILL)
+    rig.fault("start-slow")
     assert await asyncio.to_thread(run.wait, 10) == 4
     run.stdout.close()
+    await rig.until_state("returning")
+    for pid in await rig.until(rig.guards, "a guard takes the card home"):
+        os.kill(pid, signal.SIGKILL)
     card = await rig.until_state("mining")
     assert card["reason"] is None
     assert rig.idle_pid()
