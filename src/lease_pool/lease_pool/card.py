@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from lease_pool.config import CardConfig, PoolConfig
 from lease_pool.holds import Hold
-from lease_pool.leases import Lease
+from lease_pool.leases import Lease, Waiter
 from lease_pool.racing import first
 from lease_pool.readiness import WrongDimensions, until_ready
 from lease_pool.scheduling import CardView, Room
@@ -175,6 +175,15 @@ class Card:
         if self.next is not None:
             self._owner.lease_dropped(self.next)
         self.next = lease
+
+    def drop_next(self) -> list[Waiter]:
+        """Nobody is next here any more; who was."""
+        if self.next is None:
+            return []
+        dropped, self.next = self.next, None
+        self._owner.lease_dropped(dropped)
+        members, dropped.members = dropped.members, []
+        return members
 
     def settle(self) -> None:
         """Something outside a lease changed: hold, resume, missing, idle workload dead."""

@@ -332,6 +332,8 @@ class PoolCore:
 
     def dispatch(self) -> None:
         now = time.monotonic()
+        if not self.draining:
+            self._recall(now)
         if self._queue and not self.draining:
             self._refuse_hopeless(now)
             waiters = {waiter.id: waiter for waiter in self._queue}
@@ -339,6 +341,21 @@ class PoolCore:
             for action in scheduling.plan(views, [w.want for w in self._queue], self._backoff.active(now)):
                 self._act(action, waiters[action.waiter], now)
         self._rearm(now)
+
+    def _recall(self, now: float) -> None:
+        """Who is next in line on one card need not wait there when another card is free, or when theirs is taken out of service."""
+        backing = self._backoff.active(now)
+        free = [card.view for card in self.cards.values() if card.view.room is scheduling.Room.FREE]
+        for card in self.cards.values():
+            line = card.next.members if card.next is not None else []
+            if not line or len(line[0].loan) > 1:
+                continue
+            if card.usable and not any(scheduling.may_use(view, line[0].want, backing) for view in free):
+                continue
+            for waiter in card.drop_next():
+                waiter.lease, waiter.loan = None, []
+                if not waiter.granted.done():
+                    self._insert(waiter)
 
     def _act(self, action: scheduling.Action, waiter: Waiter, now: float) -> None:
         self._queue.remove(waiter)
