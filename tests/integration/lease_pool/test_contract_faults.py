@@ -69,3 +69,18 @@ async def test_two_pools_with_one_runtime_folder_do_not_take_each_other_s_worker
     assert (await one.ask())[0] == 200  # a new connection to the running worker
     assert (await first)[0] == 200
     assert (await second)[0] == 200
+
+
+async def test_a_smaller_free_s_after_a_reload_bounds_the_next_return(rigs: Maker) -> None:
+    rig = rigs(1, bounds={"free_s": 20})
+    await rig.start()
+    await rig.admin("POST", "/drain", {"card": "GPU-0"})
+    await rig.until_state("drained")
+    rig.config["bounds"]["free_s"] = 0.5
+    rig.write()
+    rig.kill(signal.SIGHUP)
+    await rig.until(lambda: "reloaded" in rig.log.read_text(), "reloaded")
+    rig.fault("start-fails")
+    await rig.admin("POST", "/resume", {"card": "GPU-0"})
+    card = await rig.until_state("quarantined", bound_s=5)
+    assert "free_s 0.5 passed" in card["reason"]
