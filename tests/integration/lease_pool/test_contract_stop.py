@@ -31,7 +31,7 @@ async def next_in_line(rig: PoolRig) -> asyncio.Task[tuple[int, object]]:
 
 @pytest.mark.parametrize("how", ["sigterm", "drain"])
 async def test_a_request_in_line_behind_an_unloading_worker_is_503_at_once_and_starts_no_worker(rigs: Maker, how: str) -> None:
-    rig = rigs(1, bounds={"stop_s": 3})
+    rig = rigs(1, bounds={"stop_s": 1.8})
     waiting = await next_in_line(rig)
     began = time.monotonic()
     if how == "sigterm":
