@@ -48,8 +48,9 @@ def run(name: str, commands: list[list[str]]) -> float:
     print(f"\n=== {name} ===", flush=True)
     started = time.monotonic()
     env = dict(os.environ, ANSIBLE_CONFIG=str(ROOT / "ansible.cfg"), ANSIBLE_NOCOLOR="1", PY_COLORS="0", MYPYPATH="build/collections")
+    env["PATH"] = f"{Path(PYTHON).parent}:{env['PATH']}"
     for command in commands:
-        if shutil.which(command[0]) is None:
+        if shutil.which(command[0], path=env["PATH"]) is None:
             sys.exit(f"stage {name}: {command[0]} is not installed; run it through make")
         print("$", " ".join(command), flush=True)
         status = subprocess.run(command, cwd=ROOT, env=env, check=False).returncode
