@@ -93,7 +93,8 @@ def render(folder: Path, pools: Mapping[str, str], hosted_url: str, guard: dict[
         "keys.json": json.dumps(gateway_grants(catalog)),
         "guard.json": json.dumps(guard or {}),
     }
-    for name in texts:
+    for name, text in texts.items():
+        moved = text
         for host, url in pools.items():
-            texts[name] = texts[name].replace(f"http://{ADDRESSES[host]}:9100", url)
-        (folder / name).write_text(texts[name])
+            moved = moved.replace(f"http://{ADDRESSES[host]}:9100", url)
+        (folder / name).write_text(moved)
