@@ -46,8 +46,8 @@ def expand(inventory: Any) -> Catalog:
     _report_names(faults, set(hosts_in), known_models, known_aliases, providers)
     _report_ambiguous(faults, hosted, known_aliases | known_models)
     placement = place(hosts, models)
-    if len(hosts) == len(hosts_in):  # a faulty host may be the one that holds the model
-        _report_homeless(faults, aliases, models, hosts, placement)
+    unread = [variables.get("fleet_cards") for host, variables in hosts_in.items() if host not in hosts]
+    _report_homeless(faults, aliases, models, hosts=hosts, placement=placement, largest_unread=_largest_unread(unread))
     identities = read_identities(faults, fleet["fleet_identities"], aliases, known_aliases, set(hosts_in))
     known_identities = _identity_names(faults, fleet["fleet_identities"])
     catalog: Catalog = {
@@ -141,14 +141,32 @@ def _report_ambiguous(faults: Faults, hosted: Dict[str, HostedModel], local: Set
             faults.add(path, shown(name), "is the name of a local model or alias already: the gateway could not tell them apart")
 
 
+def _largest_unread(cards_of_hosts: List[Any]) -> float:
+    """MiB of the largest card on hosts with a fault of their own; infinite where that cannot be told. Such a card may be the one that holds a model."""
+    largest = 0.0
+    for cards in cards_of_hosts:
+        for card in cards if isinstance(cards, list) and cards else [None]:
+            memory = card.get("memory_mib") if isinstance(card, dict) else None
+            largest = max(largest, memory if isinstance(memory, int) and not isinstance(memory, bool) else float("inf"))
+    return largest
+
+
 def _report_homeless(
-    faults: Faults, aliases: Dict[str, Alias], models: Dict[str, Model], hosts: Dict[str, Host], placement: Dict[str, Dict[str, List[str]]]
+    faults: Faults,
+    aliases: Dict[str, Alias],
+    models: Dict[str, Model],
+    *,
+    hosts: Dict[str, Host],
+    placement: Dict[str, Dict[str, List[str]]],
+    largest_unread: float,
 ) -> None:
     for name, alias in aliases.items():
         model = alias["model"]
         if model is None or model not in models or placement[model]:
             continue
         need = models[model]["memory_mib"]
+        if need <= largest_unread:
+            continue
         labels = models[model]["labels"]
         faults.add(
             f"fleet_aliases.{name}.model",

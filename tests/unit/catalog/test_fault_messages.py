@@ -577,3 +577,15 @@ def test_no_fault_shows_a_secret() -> None:
     found = faults_of(inventory)
     assert len(found) == 6
     assert secret not in "\n".join(found)
+
+
+def test_an_alias_that_no_card_can_hold_is_named_beside_the_fault_of_another_host() -> None:
+    inventory = fleet(2)
+    first, second = sorted(inventory)
+    inventory[first]["fleet_address"] = "nowhere"
+    for host in (first, second):
+        for card in inventory[host]["fleet_cards"]:
+            card["memory_mib"] = 1024
+    lines = faults_of(inventory)
+    assert any("fleet_address" in line for line in lines)
+    assert any("no card can hold it" in line for line in lines), lines
