@@ -40,17 +40,7 @@ demo: machine venv artifacts  ## Two simulated hosts, the real rollout, acceptan
 	ansible-playbook -i inventories/demo playbooks/site.yml
 	ansible-playbook -i inventories/demo playbooks/acceptance.yml
 	ansible-playbook -i inventories/demo playbooks/status.yml
-	@cat <<'END'
-
-	The demo is up. Ask it something (the key is an agent's; inventories/demo/group_vars/gpu_hosts/catalog.yml has the other aliases):
-
-	  curl -sS http://10.89.77.11:4000/v1/chat/completions -H "Authorization: Bearer $$(cat build/demo-secrets/agent_key)" \
-	    -H 'Content-Type: application/json' -d '{"model": "t4-router", "messages": [{"role": "user", "content": "What do idle cards do?"}], "max_tokens": 32}'
-
-	  .venv/bin/ansible-playbook -i inventories/demo playbooks/drills/pool_killed.yml     a failure on purpose
-	  .venv/bin/python tests/support/hosts/hosts.py exec gpu-a -- bash                    a shell on a host
-	  make demo-down                                                                      remove it all
-	END
+	@cat docs/demo.txt
 
 demo-down:  ## Remove the simulated hosts and all that belongs to them
 	@test -x $(BIN)/python || { echo "nothing to remove: there is no .venv"; exit 0; }

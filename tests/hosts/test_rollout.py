@@ -122,7 +122,7 @@ def test_the_pools_account_may_manage_its_units_and_no_other(host: Host) -> None
 def test_secrets_are_in_owner_only_files_and_nowhere_else(host: Host) -> None:
     secrets = {path.name: path.read_text().strip().split(" ")[0] for path in (ROOT / "build" / "demo-secrets").iterdir()}
     assert {"pool_token", "operator_key", "master_key"} <= set(secrets)
-    journal = host.check_output("journalctl --no-pager --output=cat")
+    journal = host.check_output("journalctl --no-pager --all --output=json")  # with every field: journald keeps command lines too
     services = host.check_output("ps -eo args --no-headers -u lease-pool,gpu-watchdog,litellm,gpu-worker")
     for name, value in secrets.items():
         assert value not in journal, f"{name} is in the journal"
