@@ -14,6 +14,10 @@ done
 [ -x /usr/lib/podman/netavark ] || missing+=(netavark)
 [ -f /usr/include/stdlib.h ] || missing+=(libc6-dev)
 [ -f /usr/lib/nginx/modules/ngx_http_headers_more_filter_module.so ] || missing+=(libnginx-mod-http-headers-more-filter)
+# Debian's Python comes without what makes virtual environments
+for python in python3.14 python3.13 python3.12 python3.11; do
+    "$python" -c 'import venv, ensurepip' 2>/dev/null && break
+done || missing+=(python3-venv)
 [ "${#missing[@]}" -gt 0 ] || exit 0
 
 if ! command -v apt-get >/dev/null || [ "$(id -u)" -ne 0 ]; then
