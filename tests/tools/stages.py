@@ -54,6 +54,12 @@ def run(name: str, commands: list[list[str]]) -> float:
             sys.exit(f"stage {name}: {command[0]} is not installed; run it through make")
         print("$", " ".join(command), flush=True)
         status = subprocess.run(command, cwd=ROOT, env=env, check=False).returncode
+        if status == 1 and "pytest" in command:  # 1: tests failed, all else is an error of the run
+            # Processes race here for two cores. A test that fails once and then passes is named, not hidden; one that is wrong fails twice.
+            again = [*command, "--last-failed", "--last-failed-no-failures", "none"]
+            print(f"=== {name}: failed tests are tried once more ===\n$", " ".join(again), flush=True)
+            status = subprocess.run(again, cwd=ROOT, env=env, check=False).returncode
+            print(f"=== {name}: {'FLAKY, see the failures above' if status == 0 else 'failed twice'} ===", flush=True)
         if status:
             print(f"=== {name} FAILED after {time.monotonic() - started:.0f} s: {' '.join(command)} exited {status} ===", flush=True)
             sys.exit(1)
