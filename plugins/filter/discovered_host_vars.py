@@ -36,7 +36,9 @@ options:
 EXAMPLES = """
 - name: Show it
   ansible.builtin.debug:
-    msg: "{{ gpus.cards | agentic.gpu_fleet.discovered_host_vars(hostvars | agentic.gpu_fleet.fleet_input(groups['gpu_hosts']), inventory_hostname, ansible_host) }}"
+    msg: "{{ gpus.cards | agentic.gpu_fleet.discovered_host_vars(fleet, inventory_hostname, ansible_host) }}"
+  vars:
+    fleet: "{{ hostvars | agentic.gpu_fleet.fleet_input(groups['gpu_hosts']) }}"
 """
 
 RETURN = """

@@ -10,7 +10,8 @@ author: agentic.gpu_fleet contributors
 version_added: 0.1.0
 short_description: Variables that a rollout needs and does not have
 description:
-  - Looks at what P(agentic.gpu_fleet.fleet_faults#filter) does not, because the catalog does not need it - the gateway's master key, the miner's release, model files, provider keys.
+  - Looks at what P(agentic.gpu_fleet.fleet_faults#filter) does not, because the catalog does not need it - the gateway's master key, the miner's release,
+    model files, provider keys.
   - Only whether a value is there and can be templated is looked at; no value is shown.
 positional: hosts
 options:

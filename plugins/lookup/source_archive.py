@@ -6,7 +6,7 @@ from __future__ import annotations
 
 DOCUMENTATION = """
 name: source_archive
-author: agentic.gpu_fleet contributors
+author: agentic.gpu_fleet contributors (@agentic)
 version_added: 0.1.0
 short_description: A tree of sources packed into one archive
 description:

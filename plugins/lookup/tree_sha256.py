@@ -6,7 +6,7 @@ from __future__ import annotations
 
 DOCUMENTATION = """
 name: tree_sha256
-author: agentic.gpu_fleet contributors
+author: agentic.gpu_fleet contributors (@agentic)
 version_added: 0.1.0
 short_description: One SHA-256 over a file or a tree of files
 description:

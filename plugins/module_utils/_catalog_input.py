@@ -66,7 +66,7 @@ def _report_unreadable(faults: Faults, hosts: Dict[str, Dict[str, Any]]) -> None
         for variable, value in variables.items():
             if isinstance(value, Mapping) and UNREADABLE in value:
                 path = variable if variable in FLEET_VARIABLES else f"{name}: {variable}"
-                faults.add_unreadable(path, str(value[UNREADABLE]).split("\n")[0])
+                faults.add_unreadable(path, str(value[UNREADABLE]).split("\n", maxsplit=1)[0])
                 variables[variable] = None
 
 

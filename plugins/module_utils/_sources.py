@@ -15,7 +15,10 @@ _BUILT = {"__pycache__", "build", "dist"}
 
 
 def source_files(root: Path) -> List[Path]:
-    """Return all source files below `root`, sorted; hidden folders, compiled files and build leftovers do not count. Raises FileNotFoundError when there are none."""
+    """Return all source files below `root`, sorted; hidden folders, compiled files and build leftovers do not count.
+
+    Raises FileNotFoundError when there are none.
+    """
     found = []
     for file in sorted(path for path in root.rglob("*") if path.is_file()):
         folders = file.relative_to(root).parts[:-1]
