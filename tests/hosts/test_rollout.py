@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 from testinfra.host import Host
 
-pytestmark = pytest.mark.hosts
+from tests.hosts.conftest import INVENTORY, ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
+pytestmark = pytest.mark.hosts
+SECRETS = ROOT / "build" / "demo-secrets" if INVENTORY == ROOT / "inventories" / "demo" else INVENTORY.parent / "secrets"
 
 
 def properties(host: Host, unit: str, *names: str) -> dict[str, str]:
@@ -73,8 +73,9 @@ def test_the_worker_unit_has_the_properties_that_bring_the_card_home(host: Host,
 
 def test_a_worker_may_open_its_own_cards_device_only(host: Host, slots: list[str]) -> None:
     for number, slot in enumerate(slots):
-        shown = properties(host, f"gpu-worker@{slot}.service", "DeviceAllow", "Environment")
-        cards = [word for word in shown["DeviceAllow"].split() if word.startswith("/dev/nvidia") and word[11:].isdigit()]
+        shown = properties(host, f"gpu-worker@{slot}.service", "Environment")
+        allowed = host.check_output("systemctl show --property=DeviceAllow --value %s", f"gpu-worker@{slot}.service").split()
+        cards = [word for word in allowed if word.startswith("/dev/nvidia") and word[11:].isdigit()]
         assert cards == [f"/dev/nvidia{number}"]
         assert f"CUDA_VISIBLE_DEVICES=GPU-{host.backend.host[-1]}0000000-0000-4000-8000-0000000000{slot}" in shown["Environment"]
 
@@ -120,7 +121,7 @@ def test_the_pools_account_may_manage_its_units_and_no_other(host: Host) -> None
 
 
 def test_secrets_are_in_owner_only_files_and_nowhere_else(host: Host) -> None:
-    secrets = {path.name: path.read_text().strip().split(" ")[0] for path in (ROOT / "build" / "demo-secrets").iterdir()}
+    secrets = {path.name: path.read_text().strip().split(" ")[0] for path in SECRETS.iterdir()}
     assert {"pool_token", "operator_key", "master_key"} <= set(secrets)
     journal = host.check_output("journalctl --no-pager --all --output=json")  # with every field: journald keeps command lines too
     services = host.check_output("ps -eo args --no-headers -u lease-pool,gpu-watchdog,litellm,gpu-worker")

@@ -130,6 +130,10 @@ class Systemd:
                 return DONE
             raise
 
+    async def restart(self, name: str) -> str:
+        """Queue a restart, await its job, return its result."""
+        return await self._job("RestartUnit", name)
+
     async def reset_failed(self, name: str) -> None:
         with contextlib.suppress(_DbusError):
             await self._call(_PATH, f"{_MANAGER}.ResetFailedUnit", name)

@@ -25,6 +25,11 @@ DROP_IN = "card.conf"
 _RUN_UNITS = Path("/run/systemd/system")
 
 
+def drop_in(unit: str, units_dir: Path = _RUN_UNITS) -> Path:
+    """Where a unit's drop-in lies; not there while its card is missing."""
+    return units_dir / f"{unit}.d" / DROP_IN
+
+
 @dataclass(frozen=True, slots=True)
 class Present:
     """A card that NVML lists. `minor` is None where no NVML was asked; `mig`: the card is cut into MIG instances."""
@@ -130,7 +135,7 @@ def _files(config: PoolConfig, drop_ins: dict[str, str]) -> dict[str, str]:
 
 def _write(files: dict[str, str], units_dir: Path) -> bool:
     """Make the drop-ins exactly these; True when anything changed."""
-    wanted = {units_dir / f"{unit}.d" / DROP_IN: text for unit, text in files.items()}
+    wanted = {drop_in(unit, units_dir): text for unit, text in files.items()}
     changed = False
     for old in units_dir.glob(f"gpu-*.service.d/{DROP_IN}"):
         if old not in wanted:

@@ -9,11 +9,14 @@ from lease_pool import launch
 from lease_pool.dbus_jobs import NOW, Systemd
 from lease_pool.idle_drivers import IdleDriver, driver_of
 from lease_pool.lock_holder import holder
+from lease_pool.prepare_cards import drop_in
 from lease_pool.systemd_occupancy import SystemdOccupancy, worker_unit
 from lease_pool.types import Found, LaunchSpec, SupervisorError
 
 if TYPE_CHECKING:
     from lease_pool.config import CardConfig, PoolConfig
+
+CARDS_UNIT = "gpu-cards.service"
 
 
 class SystemdSupervisor:
@@ -68,7 +71,13 @@ class SystemdSupervisor:
         await self._idle.stop(card)
 
     async def start_idle(self, card: CardConfig) -> None:
+        await self._tie(card)
         await self._idle.start(card, self._config.bounds.free_s)
+
+    async def _tie(self, card: CardConfig) -> None:
+        """A card that was not there at boot has no drop-in, and its units would be skipped: now that it is back, have it made."""
+        if not drop_in(worker_unit(card.slot)).exists():
+            await self._systemd.restart(CARDS_UNIT)
 
     async def hold(self, card: CardConfig, held: bool) -> None:
         path = launch.hold_path(self._config.state_dir, card.slot)

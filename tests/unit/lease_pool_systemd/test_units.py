@@ -149,6 +149,7 @@ def test_the_polkit_rule_names_exactly_our_units() -> None:
     named = {line.strip().strip('",') for line in text.splitlines() if line.strip().startswith('"gpu-')}
     assert named == {f"gpu-{kind}@{slot}.service" for kind in ("worker", "miner") for slot in ("c0", "c1")}
     assert '["start", "stop", "reset-failed"]' in text
+    assert '"unit") === "gpu-cards.service" && action.lookup("verb") === "restart"' in text
     assert 'subject.user !== "lease-pool"' in text
 
 
