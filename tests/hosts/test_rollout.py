@@ -124,7 +124,7 @@ def test_secrets_are_in_owner_only_files_and_nowhere_else(host: Host) -> None:
     secrets = {path.name: path.read_text().strip().split(" ")[0] for path in SECRETS.iterdir()}
     assert {"pool_token", "operator_key", "master_key"} <= set(secrets)
     journal = host.check_output("journalctl --no-pager --all --output=json")  # with every field: journald keeps command lines too
-    services = host.check_output("ps -eo args --no-headers -u lease-pool,gpu-watchdog,litellm,gpu-worker")
+    services = host.check_output("ps -o args --no-headers -u lease-pool,gpu-watchdog,litellm,gpu-worker")
     for name, value in secrets.items():
         assert value not in journal, f"{name} is in the journal"
         assert value not in services, f"{name} is in a command line"
