@@ -259,6 +259,9 @@ def test_a_lease_left_by_killing_everything_is_removed_and_the_miner_comes_back(
         pytest.skip("no pool on this host")
     watched.fresh()
     host = watched.host
+    # An earlier test took the card away: the pool has to have noticed that it is back before it is taken away itself.
+    host.check_output("lease-pool reconcile")
+    watched.until(lambda: json.loads(host.check_output("lease-pool status --json"))["cards"][0]["state"] == "mining")
     host.check_output("systemctl mask --runtime --now lease-pool.service")
     try:
         host.check_output(
