@@ -10,7 +10,7 @@ from ._catalog_aliases import read_aliases
 from ._catalog_chains import Chains
 from ._catalog_faults import CatalogError, Faults, shown
 from ._catalog_hosts import read_hosts
-from ._catalog_identities import check_pool_token, read_aperture, read_hermes, read_identities
+from ._catalog_identities import check_accepted_tokens, check_pool_token, read_aperture, read_hermes, read_identities
 from ._catalog_input import split
 from ._catalog_memory import best_card, place
 from ._catalog_model import Alias, Catalog, Host, HostedModel, Model
@@ -26,6 +26,7 @@ def expand(inventory: Any) -> Catalog:
     if not hosts_in:
         raise CatalogError(faults.lines())
     check_pool_token(faults, fleet["fleet_pool_token"])
+    check_accepted_tokens(faults, fleet["fleet_pool_tokens_accepted"])
     hosts = read_hosts(faults, hosts_in)
     models = read_models(faults, fleet["fleet_models"], read_backend_labels(faults, fleet["fleet_backend_labels"]))
     hosted = read_hosted(faults, fleet["fleet_hosted_providers"])

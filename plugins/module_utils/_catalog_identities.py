@@ -18,6 +18,7 @@ _RETENTION = re.compile(r"0|[1-9][0-9]*[hd]")
 _URL = re.compile(r"https?://[^\s/?#@]+(/[^\s?#@]*)?")
 _COMPATIBILITY = ("openai_chat", "openai_responses", "anthropic_messages")
 _TOKEN_LENGTH = 32
+_TOKEN_WORDS = f"must be a string of at least {_TOKEN_LENGTH} characters without white space"
 
 
 def read_identities(faults: Faults, data: Any, aliases: Mapping[str, Alias], known: Set[str], hosts: Set[str]) -> List[Identity]:
@@ -85,8 +86,22 @@ def check_pool_token(faults: Faults, data: Any) -> None:
     """The token between gateways and pools: long enough, and never shown."""
     if data is None:
         faults.add("fleet_pool_token", MISSING, f"must be a random token of at least {_TOKEN_LENGTH} characters (from the vault)")
-    elif not isinstance(data, str) or len(data) < _TOKEN_LENGTH or re.search(r"\s", data):
-        faults.add("fleet_pool_token", HIDDEN, f"must be a string of at least {_TOKEN_LENGTH} characters without white space")
+    elif not _is_token(data):
+        faults.add("fleet_pool_token", HIDDEN, _TOKEN_WORDS)
+
+
+def check_accepted_tokens(faults: Faults, data: Any) -> None:
+    """The tokens that pools accept beside `fleet_pool_token` while it is being rotated."""
+    if data is not None and not isinstance(data, list):
+        faults.add("fleet_pool_tokens_accepted", HIDDEN, "must be a list of tokens")
+        return
+    for index, token in enumerate(data or []):
+        if not _is_token(token):
+            faults.add(f"fleet_pool_tokens_accepted[{index}]", HIDDEN, _TOKEN_WORDS)
+
+
+def _is_token(data: Any) -> bool:
+    return isinstance(data, str) and len(data) >= _TOKEN_LENGTH and not re.search(r"\s", data)
 
 
 def read_aperture(faults: Faults, data: Any, identities: List[Identity], known: Container[str]) -> Optional[Aperture]:

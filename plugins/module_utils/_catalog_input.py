@@ -23,6 +23,7 @@ FLEET_VARIABLES = (
     "fleet_hosted_providers",
     "fleet_identities",
     "fleet_pool_token",
+    "fleet_pool_tokens_accepted",
     "fleet_aperture",
     "fleet_hermes",
 )

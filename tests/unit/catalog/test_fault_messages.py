@@ -475,6 +475,14 @@ CASES: dict[str, tuple[Callable[[Inventory], Inventory], list[str]]] = {
         everyone("fleet_pool_token", value="secret"),
         ["fleet_pool_token: (not shown): must be a string of at least 32 characters without white space"],
     ),
+    "a short token that is accepted too": (
+        everyone("fleet_pool_tokens_accepted", value=["secret", "s" * 32]),
+        ["fleet_pool_tokens_accepted[0]: (not shown): must be a string of at least 32 characters without white space"],
+    ),
+    "accepted tokens that are no list": (
+        everyone("fleet_pool_tokens_accepted", value="s" * 32),
+        ["fleet_pool_tokens_accepted: (not shown): must be a list of tokens"],
+    ),
     "two admins of Aperture": (
         everyone("fleet_aperture", "admin", value=["a@example.com", "b@example.com"]),
         ['fleet_aperture.admin: ["a@example.com", "b@example.com"]: must be exactly one login, such as anna@example.com'],
