@@ -1,30 +1,20 @@
-"""What the driver says about cards: by UUID, off the event loop, one probe at a time.
-
-A driver call can block for ever in C (gpu-monitoring-tools#46). Each card is therefore asked in one daemon thread of its own; a caller waits with a
-bound, and while a call hangs every further caller is told so instead of piling up behind it.
-"""
+"""What the driver says about cards: by UUID, off the event loop, one question a card at a time, each with a bound (`nvml_lane`)."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
-import queue
-import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 import pynvml
 
 from lease_pool.config import CardConfig, PoolConfig
+from lease_pool.nvml_lane import CALL_S, Hangs, Lane
 from lease_pool.types import SupervisorError
 
-log = logging.getLogger(__name__)
-
-T = TypeVar("T")
-PROBE_S = 5.0
+_ALL = ""  # the question for the list of cards
 POLL_S = 0.02
 SLACK_MIB = 64  # driver bookkeeping that comes and goes between two loads
 
@@ -48,99 +38,63 @@ class CardFacts:
     pids: tuple[int, ...]
 
 
-class _Lane:
-    """One daemon thread and at most one call in the driver."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._work: queue.SimpleQueue[tuple[Callable[[], Any], asyncio.AbstractEventLoop, asyncio.Future[Any]] | None] = queue.SimpleQueue()
-        self._thread: threading.Thread | None = None
-        self._lock = asyncio.Lock()
-        self._since: float | None = None  # when the call now in the driver began
-
-    async def call(self, function: Callable[[], T], what: str) -> T:
-        async with self._lock:
-            if self._since is not None:
-                raise NvmlError(f"NVML: a driver call hangs since {time.monotonic() - self._since:.0f} s; {what} not asked")
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._serve, name=self._name, daemon=True)
-                self._thread.start()
-            loop = asyncio.get_running_loop()
-            future: asyncio.Future[T] = loop.create_future()
-            self._since = time.monotonic()
-            self._work.put((function, loop, future))
-            return await future
-
-    def close(self) -> None:
-        self._work.put(None)
-
-    def _serve(self) -> None:
-        while (item := self._work.get()) is not None:
-            function, loop, future = item
-            result: Any = None
-            error: Exception | None = None
-            try:
-                result = function()
-            except pynvml.NVMLError as caught:
-                error = caught
-            self._since = None
-            with contextlib.suppress(RuntimeError):  # the loop may be closed by now
-                loop.call_soon_threadsafe(_settle, future, result, error)
-
-
 class Nvml:
     """The driver, asked about one card at a time in that card's own lane: a call that hangs on one card leaves the others alone."""
 
     def __init__(self) -> None:
-        self._lanes: dict[str, _Lane] = {}
-        self._init = threading.Lock()
-        self._ready = False
+        self._lanes: dict[str, Lane] = {}
 
-    async def card(self, uuid: str, bound_s: float = PROBE_S) -> CardFacts:
+    async def card(self, uuid: str, bound_s: float = CALL_S) -> CardFacts:
         """Raises CardMissing or NvmlError."""
-        return await self._call(uuid, lambda: _read_card(uuid), f"card {uuid}", bound_s)
+        facts: CardFacts = await self._ask(uuid, f"card {uuid}", bound_s)
+        return facts
 
-    async def uuids(self, bound_s: float = PROBE_S) -> list[str]:
-        """The UUIDs of every card that the driver lists and still reaches."""
-        return await self._call("", _list_uuids, "the list of cards", bound_s)
+    async def uuids(self, bound_s: float = CALL_S) -> list[str]:
+        """The UUIDs of every card that the driver lists and still reaches. Raises NvmlError."""
+        found: list[str] = await self._ask(_ALL, "the list of cards", bound_s)
+        return found
 
     def close(self) -> None:
         for lane in self._lanes.values():
             lane.close()
 
-    async def _call(self, key: str, function: Callable[[], T], what: str, bound_s: float) -> T:
-        lane = self._lanes.setdefault(key, _Lane(f"nvml {key}".strip()))
+    async def _ask(self, question: str, what: str, bound_s: float) -> Any:
+        lane = self._lanes.setdefault(question, Lane(_answer))
         try:
-            async with asyncio.timeout(bound_s):
-                return await lane.call(lambda: self._initialised(function), what)
-        except TimeoutError:
-            raise NvmlError(f"NVML: no answer about {what} within {bound_s:g} s") from None
-        except pynvml.NVMLError as error:
-            missing = error.value in (pynvml.NVML_ERROR_NOT_FOUND, pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_INVALID_ARGUMENT)
-            kind = CardMissing if missing else NvmlError
-            raise kind(f"NVML: {what}: {error}") from None
-
-    def _initialised(self, function: Callable[[], T]) -> T:
-        """Runs in a lane's thread."""
-        with self._init:
-            if not self._ready:
-                pynvml.nvmlInit()
-                self._ready = True
-        try:
-            return function()
-        except pynvml.NVMLError as error:
-            if error.value in (pynvml.NVML_ERROR_UNINITIALIZED, pynvml.NVML_ERROR_DRIVER_NOT_LOADED):
-                self._ready = False
-            raise
+            answer = await lane.ask(question, bound_s)
+        except Hangs as error:
+            raise NvmlError(f"NVML: {error}; {what} not asked") from None
+        except EOFError:
+            raise NvmlError(f"NVML: the process that asked about {what} died") from None
+        if isinstance(answer, _Refusal):
+            raise (CardMissing if answer.missing else NvmlError)(f"NVML: {what}: {answer.message}")
+        return answer
 
 
-def _settle(future: asyncio.Future[Any], result: Any, error: Exception | None) -> None:
-    if future.done():
-        return
-    if error is not None:
-        future.set_exception(error)
-    else:
-        future.set_result(result)
+@dataclass(frozen=True, slots=True)
+class _Refusal:
+    """What the driver said instead of an answer."""
+
+    missing: bool
+    message: str
+
+
+_MISSING = (pynvml.NVML_ERROR_NOT_FOUND, pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_INVALID_ARGUMENT)
+_initialised = False
+
+
+def _answer(question: str) -> Any:
+    """Runs in a lane's child: a UUID's facts, or all UUIDs."""
+    global _initialised  # noqa: PLW0603  as NVML's own state: one a process
+    try:
+        if not _initialised:
+            pynvml.nvmlInit()
+            _initialised = True
+        return _list_uuids() if question == _ALL else _read_card(question)
+    except pynvml.NVMLError as error:
+        if error.value in (pynvml.NVML_ERROR_UNINITIALIZED, pynvml.NVML_ERROR_DRIVER_NOT_LOADED):
+            _initialised = False
+        return _Refusal(error.value in _MISSING, str(error))
 
 
 def _read_card(uuid: str) -> CardFacts:
@@ -168,7 +122,7 @@ def _list_uuids() -> list[str]:
 
 
 class Probe(Protocol):
-    async def card(self, uuid: str, bound_s: float = PROBE_S) -> CardFacts: ...
+    async def card(self, uuid: str, bound_s: float = CALL_S) -> CardFacts: ...
 
 
 class FreeCheck:

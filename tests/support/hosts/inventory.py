@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[3]
 DEMO = ROOT / "inventories" / "demo"
 DEMO_PREFIX = "10.89.77."
 KEY = "build/hosts/id_ed25519"
-DEMO_SECRETS = "/../../build/demo-secrets/"
+DEMO_SECRETS = "inventory_dir ~ '/../../build/demo-secrets/"
 
 
 def write(folder: Path, subnet: str) -> None:
@@ -24,8 +24,9 @@ def write(folder: Path, subnet: str) -> None:
     for source in sorted(path for path in DEMO.rglob("*") if path.is_file()):
         target = folder / source.relative_to(DEMO)
         target.parent.mkdir(parents=True, exist_ok=True)
-        text = source.read_text(encoding="utf-8").replace(DEMO_PREFIX, prefix).replace(DEMO_SECRETS, "/../secrets/")
-        text = text.replace(f" {KEY}", f" {ROOT / KEY}")  # molecule runs elsewhere than in the tree
+        text = source.read_text(encoding="utf-8").replace(DEMO_PREFIX, prefix).replace(f" {KEY}", f" {ROOT / KEY}")
+        # Absolute: molecule runs elsewhere than in the tree, and puts an inventory of its own before this one.
+        text = text.replace(DEMO_SECRETS, f"'{folder.resolve().parent}/secrets/")
         target.write_text(text, encoding="utf-8")
 
 
