@@ -52,8 +52,9 @@ test: machine venv artifacts  ## The whole test suite, stage by stage, with time
 test-long: machine venv artifacts  ## What needs longer: mutation tables, long storms, ten repeats of every kill
 	@$(BIN)/python tests/tools/stages.py --long
 
-bench: venv  ## The pool's cost beside a plain forwarder and a direct connection
+bench: venv  ## The pool's cost beside a plain forwarder and a direct connection; the cold path by phase, the idle pool's memory and CPU
 	@$(BIN)/python -m tests.bench
+	@$(BIN)/python -m tests.bench.cold
 
 clean: demo-down  ## Remove everything that was built or cached
 	rm -rf build .cache .venv

@@ -57,6 +57,7 @@ def rows(found: Round) -> dict[str, float]:
         "  of it the worker's own exit": left,
         "returning": found.phases["returning"],
         "  of it the miner's own start": found.took("start_began", "miner_started"),
+        "  of it miner started -> seen to hash": found.took("miner_started", "hashes"),
         "ours: request sent -> first byte": added(found.sent, found.first, miner_stop, ready),
         "ours: last byte -> miner started": added(found.last, started, left),
     }
@@ -85,7 +86,12 @@ def rig_with(folder_of_library: Path) -> tuple[PoolRig, dict[str, str]]:
     commands = {verb: [*argv, verb, "{slot}", str(rig.folder), *([port] if verb != "stop" else [])] for verb in ("start", "stop", "alive")}
     rig.config["idle_workload"] = {"driver": "command"} | commands
     rig.config["models"] = {
-        "m": {"backend": "command", "memory_mib": 10000, "argv": [*argv, "worker", "c0", str(rig.folder), "{socket}"], "endpoints": ["chat"]}
+        "m": {
+            "backend": "command",
+            "memory_mib": 10000,
+            "argv": [*argv, "worker", "c0", str(rig.folder), "{socket}"],
+            "endpoints": ["chat"],
+        }
     }
     rig.write()
     cards = Cards(rig.folder / "sim")
@@ -141,6 +147,7 @@ async def measure(leases: int, idle_s: float) -> tuple[list[dict[str, float]], d
             found = [rows(await lease(rig, events.content)) for _ in range(leases)]
         assert rig.process is not None
         pid = rig.process.pid
+        await rig.until(lambda: not rig.guards(), "the last lease's guard has ended")  # else its whole CPU time would count as idle
         before, began = cpu_s(pid), time.monotonic()
         await asyncio.sleep(idle_s)
         core = (cpu_s(pid) - before) / (time.monotonic() - began)
@@ -161,7 +168,9 @@ def main() -> None:
     print(f"{'':42}{'median':>9}{'p90':>9}   [least..most]")
     for name in found[0]:
         print(line(name, (each[name] for each in found)))
-    print(f"idle pool over {options.idle_s:g} s: {idle['rss']:.1f} MiB resident ({idle['pss']:.1f} proportional), {100 * idle['core']:.2f} % of a core")
+    print(
+        f"idle pool over {options.idle_s:g} s: {idle['rss']:.1f} MiB resident ({idle['pss']:.1f} proportional), {100 * idle['core']:.2f} % of a core"
+    )
     print("targets:")
     for name in (name for name in found[0] if name.startswith("ours")):
         print(verdict(name, 1000 * statistics.median(each[name] for each in found), 1000 * OURS_S, "ms"))

@@ -55,14 +55,17 @@ def stop(folder: str, pid_file: str) -> int:
     return 0
 
 
-def alive(port: str) -> int:
+def alive(folder: str, port: str) -> int:
     try:
         with socket.create_connection(("127.0.0.1", int(port)), 1) as miner:
             miner.sendall(b"GET /summary HTTP/1.0\r\n\r\n")
             answer = b"".join(iter(lambda: miner.recv(65536), b""))
     except OSError:
         return 1
-    return 1 if b'"hashrate": 0' in answer else 0
+    if b'"hashrate": 0' in answer:
+        return 1
+    stamp(folder, "hashes")
+    return 0
 
 
 def worker(folder: str, path: str) -> int:
@@ -75,7 +78,7 @@ def worker(folder: str, path: str) -> int:
         stamp(folder, "worker_ready")
         while True:
             client = listener.accept()[0]
-            if os.fork() == 0:  # a connection at a time each: the pool keeps one open
+            if os.fork() == 0:  # the pool keeps a connection open: each has its own process
                 signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
                 answer_all(client)
                 os._exit(0)
@@ -110,7 +113,7 @@ def main() -> int:
         return start(folder, pid_file, argument[0])
     if verb == "stop":
         return stop(folder, pid_file)
-    return alive(argument[0]) if verb == "alive" else worker(folder, argument[0])
+    return alive(folder, argument[0]) if verb == "alive" else worker(folder, argument[0])
 
 
 if __name__ == "__main__":

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import ctypes
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _INSUFFICIENT_SIZE = 7
 _POLL_S = 0.02
@@ -32,8 +34,7 @@ class _Process(ctypes.Structure):
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
+class Usage(NamedTuple):
     """What is on a card at one moment."""
 
     free_mib: int

@@ -12,7 +12,6 @@ import signal
 import socket
 import sys
 import time
-from pathlib import Path
 
 from lease_pool import launch
 
@@ -23,7 +22,7 @@ _INHERITED = frozenset({"PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LAN
 def main(slot: str, config_path: str) -> int:
     """Exit status when it does not become the server: 0 cancelled, 76 the card did not become free, 78 a bad spec, 1 NVML or exec failed."""
     del config_path  # the worker's account may not read it, and YAML is not in the standard library
-    runtime_dir = Path(os.environ.get("GPU_FLEET_RUNTIME_DIR", "/run/gpu-fleet"))
+    runtime_dir = os.environ.get("GPU_FLEET_RUNTIME_DIR", "/run/gpu-fleet")
     try:
         spec = launch.consume(runtime_dir, slot)
     except ValueError as error:
@@ -36,12 +35,13 @@ def main(slot: str, config_path: str) -> int:
     reason = _wait_free(spec)
     if reason:
         return _fail(launch.NOT_FREE, f"slot {slot}, card {spec.uuid}: not free after {spec.free_s:g} s: {reason}")
-    worker_socket = Path(os.environ.get("RUNTIME_DIRECTORY") or launch.socket_path(slot).parent) / "worker.sock"
+    own_folder = os.environ.get("RUNTIME_DIRECTORY")
+    worker_socket = f"{own_folder}/worker.sock" if own_folder else launch.socket_path(slot)
     values = {
-        "{socket}": str(worker_socket),
+        "{socket}": worker_socket,
         "{host}": launch.RELAY_HOST,
         "{port}": str(launch.RELAY_PORT),
-        "{api_key_file}": str(Path(os.environ.get("CREDENTIALS_DIRECTORY", "/nonexistent")) / launch.API_KEY_CREDENTIAL),
+        "{api_key_file}": f"{os.environ.get('CREDENTIALS_DIRECTORY', '/nonexistent')}/{launch.API_KEY_CREDENTIAL}",
     }
     argv = [_filled(argument, values) for argument in spec.argv]
     environment = _environment(spec, values)
@@ -83,11 +83,11 @@ def _environment(spec: launch.Launch, values: dict[str, str]) -> dict[str, str]:
     return {**inherited, **own, "CUDA_VISIBLE_DEVICES": spec.uuid, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
 
 
-def _start_relay(worker_socket: Path) -> None:
+def _start_relay(worker_socket: str) -> None:
     """A child that passes the socket's connections on to the server's loopback port; it dies with the unit's control group."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    listener.bind(str(worker_socket))
-    worker_socket.chmod(0o660)
+    listener.bind(worker_socket)
+    os.chmod(worker_socket, 0o660)
     listener.listen(128)
     parent = os.getpid()
     if os.fork():

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:  # every import here is on the cold path of every request: pathlib and dataclasses alone cost a worker's start 8 ms
+    from collections.abc import Mapping
+    from pathlib import Path
 
 LOCK_HELD = 75  # EX_TEMPFAIL: what `flock -E 75` answers when someone else has the card
 NOT_FREE = 76  # the card was ours, but not free within the bound
@@ -16,8 +18,7 @@ RELAY_PORT = 8080  # inside the worker's own network: nothing else can listen th
 API_KEY_CREDENTIAL = "api-key"
 
 
-@dataclass(frozen=True, slots=True)
-class Launch:
+class Launch(NamedTuple):
     """Everything `exec-worker` needs. `check` is "nvml", or "none" where the cards are only declared."""
 
     uuid: str
@@ -54,9 +55,9 @@ def hold_path(state_dir: Path, slot: str) -> Path:
     return state_dir / "hold" / slot
 
 
-def socket_path(slot: str) -> Path:
+def socket_path(slot: str) -> str:
     """The worker's socket in the RuntimeDirectory of its unit."""
-    return Path("/run/gpu-worker") / slot / "worker.sock"
+    return f"/run/gpu-worker/{slot}/worker.sock"
 
 
 def write(path: Path, text: str, mode: int) -> None:
@@ -72,7 +73,7 @@ def write(path: Path, text: str, mode: int) -> None:
 def publish(runtime_dir: Path, slot: str, launch: Launch, api_key: str) -> None:
     """Leave a worker's key (its owner's and PID 1's only) and then its spec, for the worker's unit to find."""
     write(key_path(runtime_dir, slot), api_key + "\n", 0o600)
-    write(spec_path(runtime_dir, slot), json.dumps(asdict(launch)), 0o640)
+    write(spec_path(runtime_dir, slot), json.dumps(launch._asdict()), 0o640)
 
 
 def withdraw(runtime_dir: Path, slot: str) -> bool:
@@ -84,18 +85,18 @@ def withdraw(runtime_dir: Path, slot: str) -> bool:
     return True
 
 
-def consume(runtime_dir: Path, slot: str) -> Launch | None:
+def consume(runtime_dir: str, slot: str) -> Launch | None:
     """Take a spec for good: exactly one process gets it. None: there is none. Raises ValueError for a spec that cannot be used."""
-    path = spec_path(runtime_dir, slot)
-    mine = path.with_name(f".{slot}.{os.getpid()}.taken")
+    mine = f"{runtime_dir}/launch/.{slot}.{os.getpid()}.taken"
     try:
-        path.rename(mine)  # as atomic as unlink, and the text can still be read
+        os.rename(f"{runtime_dir}/launch/{slot}.json", mine)  # as atomic as unlink, and the text can still be read
     except FileNotFoundError:
         return None
     try:
-        data = json.loads(mine.read_text(encoding="utf-8"))
+        with open(mine, encoding="utf-8") as file:
+            data = json.load(file)
     finally:
-        mine.unlink()
+        os.unlink(mine)
     if not isinstance(data, dict):
         raise ValueError("must be an object")
     try:

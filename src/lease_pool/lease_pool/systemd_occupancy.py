@@ -36,7 +36,7 @@ class SystemdOccupancy:
         self._card = card
         self._spec = spec
         self._unit = worker_unit(card.slot)
-        self._endpoint = Endpoint(socket=launch.socket_path(card.slot), api_key=secrets.token_urlsafe(32))
+        self._endpoint = Endpoint(socket=Path(launch.socket_path(card.slot)), api_key=secrets.token_urlsafe(32))
         self._ended = False
         self._started = False
         self._gone: str | None = None

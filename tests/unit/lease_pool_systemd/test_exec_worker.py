@@ -76,6 +76,18 @@ def test_without_a_spec_it_ends_well_and_tells_pid_1_that_it_is_ready(slot: Slot
     assert slot.notified("READY=1")
 
 
+def test_its_imports_are_the_standard_librarys_cheap_ones() -> None:
+    code = "import sys; from lease_pool import card_memory, cli, exec_worker; print(*sys.modules)"
+    command = [sys.executable, "-S", "-c", code]
+    found = set(
+        subprocess.run(command, env={"PYTHONPATH": str(SOURCE)}, capture_output=True, text=True, check=True, timeout=30).stdout.split()
+    )
+    assert "lease_pool.exec_worker" in found
+    tops = {name.partition(".")[0] for name in found}
+    assert tops - {"lease_pool", "__main__"} <= sys.stdlib_module_names | set(sys.builtin_module_names)
+    assert not tops & {"pathlib", "dataclasses", "inspect", "argparse", "asyncio", "logging"}, "each costs every cold request milliseconds"
+
+
 def test_a_withdrawn_spec_is_a_cancelled_start(slot: Slot) -> None:
     slot.publish()
     assert launch.withdraw(slot.runtime, "c0")
