@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 import os
 import statistics
@@ -128,6 +129,16 @@ def cpu_s(pid: int) -> float:
     return own / 1e9 + (int(fields[13]) + int(fields[14])) / os.sysconf("SC_CLK_TCK")
 
 
+def children(pid: int) -> list[int]:
+    """Of a process, those included that ended and were not waited for yet."""
+    found = []
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(OSError):
+            if int(Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()[1]) == pid:
+                found.append(int(name))
+    return found
+
+
 def memory_mib(pid: int) -> dict[str, float]:
     lines = (text.split() for text in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:])
     return {words[0].rstrip(":").lower(): int(words[1]) / 1024 for words in lines}
@@ -147,7 +158,8 @@ async def measure(leases: int, idle_s: float) -> tuple[list[dict[str, float]], d
             found = [rows(await lease(rig, events.content)) for _ in range(leases)]
         assert rig.process is not None
         pid = rig.process.pid
-        await rig.until(lambda: not rig.guards(), "the last lease's guard has ended")  # else its whole CPU time would count as idle
+        # A guard's CPU time is its pool's from when it is waited for, and the last lease's must not count as idle.
+        await rig.until(lambda: not children(pid), "the last lease's guard has been waited for")
         before, began = cpu_s(pid), time.monotonic()
         await asyncio.sleep(idle_s)
         core = (cpu_s(pid) - before) / (time.monotonic() - began)
@@ -169,7 +181,7 @@ def main() -> None:
     for name in found[0]:
         print(line(name, (each[name] for each in found)))
     print(
-        f"idle pool over {options.idle_s:g} s: {idle['rss']:.1f} MiB resident ({idle['pss']:.1f} proportional), {100 * idle['core']:.2f} % of a core"
+        f"idle pool over {options.idle_s:g} s: {idle['rss']:.1f} MiB resident ({idle['pss']:.1f} proportional), {100 * idle['core']:.3f} % of a core"
     )
     print("targets:")
     for name in (name for name in found[0] if name.startswith("ours")):
