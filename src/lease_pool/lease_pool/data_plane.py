@@ -134,7 +134,7 @@ class DataPlane:
         bounds = core.config.bounds
         body_max = int(bounds.body_mib * 2**20)
         try:
-            incoming.declared_length(request, body_max)
+            incoming.declared_framing(request, body_max)
             if incoming.expectation(request) and not request.content.is_eof():
                 reply.go_on()
             body = await incoming.read_body(request, body_max)

@@ -90,7 +90,8 @@ class Forward:
         self._grant.first_byte()
         if not reply.begun:
             extra = lease_headers(self._grant) + to_client(head.raw_headers) + b"X-Accel-Buffering: no\r\n"
-            reply.begin(content_type, extra, self._length(), events=readable)
+            # Events are chunked whatever the worker did: an error event after them would not fit into a length that it gave.
+            reply.begin(content_type, extra, None if readable else self._length(), events=readable)
         last = await self._stream(first)
         if readable and self._unframed() and self._call.path in _DONE_PATHS and b"[DONE]" not in last[-64:]:
             raise self._died()

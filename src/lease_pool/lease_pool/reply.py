@@ -52,7 +52,8 @@ class Reply:
         self._chunked = False
         self._events = False
         self._held = b""
-        self.keep = request.keep_alive and not self._http10
+        # After an upgrade that was asked for and ignored, the parser cannot tell what the following bytes are.
+        self.keep = request.keep_alive and not self._http10 and not request._message.upgrade
         self.begun = False
         self.done = False
 

@@ -52,6 +52,11 @@ async def test_broken_or_unknown_encodings_are_refused(tmp_path: Path) -> None:
     async with make_rig(tmp_path) as rig:
         assert (await rig.ask(post(b"not gzip", Content_Encoding="gzip"))).status == 400
         assert (await rig.ask(post(gzip.compress(ODD)[:-9], Content_Encoding="gzip"))).status == 400
+        two = gzip.compress(ODD) + gzip.compress(b'{"model": "another"}')
+        assert (await rig.ask(post(two, Content_Encoding="gzip"))).status == 400, "what the pool reads is all that the worker reads"
+        assert (
+            await rig.ask(post(ODD, Content_Encoding="identity, gzip").replace(b"identity, ", b"identity\r\nContent-Encoding: "))
+        ).status == 415
         assert (await rig.ask(post(ODD, Content_Encoding="br"))).status == 415
         assert (await rig.ask(post(gzip.compress(gzip.compress(ODD)), Content_Encoding="gzip, gzip"))).status == 415
 

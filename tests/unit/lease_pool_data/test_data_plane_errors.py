@@ -13,7 +13,7 @@ from lease_pool.types import Refused
 
 from tests.support.worker_fake_core import CHAT, SECOND_TOKEN, TOKEN
 from tests.support.worker_rig import STREAM, get, head, make_rig, post, until
-from tests.support.worker_scripted import CHUNKED_END, EVENTS_HEAD, always, chunk, event, response, then_close, then_hang
+from tests.support.worker_scripted import CHUNKED_END, EVENTS_HEAD, Received, always, chunk, event, response, then_close, then_hang
 
 EMBED = {"model": "embed", "input": "x"}
 
@@ -281,6 +281,29 @@ async def test_a_worker_without_framing_that_dies_is_no_end_of_a_stream(tmp_path
     async with make_rig(tmp_path, then_close(unframed + event("a") + b"data: [DONE]\n\n")) as rig:
         assert (await rig.ask(post(STREAM))).body == event("a") + b"data: [DONE]\n\n"
         assert not rig.core.failures
+
+
+@pytest.mark.parametrize("promised", [10, 1000], ids=["less than an error event", "more than an error event"])
+async def test_events_of_a_promised_length_that_break_off_end_in_a_whole_error_event(tmp_path: Path, promised: int) -> None:
+    promise = f"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: {len(event('a')) + promised}\r\n\r\n".encode()
+    async with make_rig(tmp_path, then_close(promise + event("a"))) as rig:
+        answer = await rig.ask(post(STREAM))
+        first, last = answer.body.split(b"\n\n")[:2]
+        assert first + b"\n\n" == event("a")
+        assert json.loads(last.removeprefix(b"data: "))["error"]["code"] == "worker_failed"
+
+
+async def test_an_answer_that_nobody_asked_for_is_never_the_next_client_s(tmp_path: Path) -> None:
+    async def behave(request: Received, writer: asyncio.StreamWriter) -> None:
+        writer.write(response(json.dumps({"n": len(rig.worker.received)}).encode()))
+        await asyncio.sleep(0.05)
+        writer.write(response(b'{"stray": 1}'))
+        await writer.drain()
+
+    async with make_rig(tmp_path, behave) as rig:
+        for number in range(1, 4):
+            assert (await rig.ask(post())).json() == {"n": number}
+            await asyncio.sleep(0.1)
 
 
 async def test_every_refusal_after_a_ping_is_an_error_event(tmp_path: Path) -> None:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import sys
+import time
+import tracemalloc
 from pathlib import Path
 
 import pytest
+from lease_pool.types import Refused
 
 from lease_pool import http_server, incoming
 from tests.support.worker_fake_core import CHAT, TOKEN
 from tests.support.worker_rig import STREAM, Rig, get, head, make_rig, post, until
-from tests.support.worker_scripted import CHUNKED_END, chunk
+from tests.support.worker_scripted import CHUNKED_END, always, chunk, response
 
 AUTH = f"Authorization: Bearer {TOKEN}\r\n".encode()
 BODY = json.dumps(CHAT).encode()
@@ -28,6 +32,17 @@ AMBIGUOUS = {
     "hex length": LINE + b"Content-Length: 0x10\r\n\r\n" + BODY,
     "unknown coding": LINE + b"Transfer-Encoding: xchunked\r\n\r\n" + BODY,
     "chunked not last": LINE + b"Transfer-Encoding: chunked, identity\r\n\r\n" + chunk(BODY) + CHUNKED_END,
+    "a coding below chunked": LINE + b"Transfer-Encoding: gzip, chunked\r\n\r\n" + chunk(BODY) + CHUNKED_END,
+    "chunked twice": LINE + b"Transfer-Encoding: chunked, chunked\r\n\r\n" + chunk(BODY) + CHUNKED_END,
+    "two coding headers": LINE + b"Transfer-Encoding: chunked\r\n" * 2 + b"\r\n" + chunk(BODY) + CHUNKED_END,
+    "chunked with a parameter": LINE + b"Transfer-Encoding: chunked;q=1\r\n\r\n" + chunk(BODY) + CHUNKED_END,
+    "chunked after a vertical tab": LINE + LENGTH + b"Transfer-Encoding:\x0bchunked\r\n\r\n" + BODY,
+    "an empty coding": LINE + LENGTH + b"Transfer-Encoding:\r\n\r\n" + BODY,
+    "identity beside a length": LINE + LENGTH + b"Transfer-Encoding: identity\r\n\r\n" + BODY,
+    "chunked in HTTP/1.0": LINE.replace(b"HTTP/1.1", b"HTTP/1.0") + b"Transfer-Encoding: chunked\r\n\r\n" + chunk(BODY) + CHUNKED_END,
+    "an empty length": LINE + b"Content-Length: \r\n\r\n" + BODY,
+    "a length with an underscore": LINE + b"Content-Length: 6_9\r\n\r\n" + BODY,
+    "a length over 64 bits": LINE + b"Content-Length: %d\r\n\r\n" % (2**64 + len(BODY)) + BODY,
     "space before colon": LINE + b"Transfer-Encoding : chunked\r\n\r\n" + chunk(BODY) + CHUNKED_END,
     "folded header": LINE + b"X: a\r\n b\r\n" + LENGTH + b"\r\n" + BODY,
     "bare LF": (LINE + LENGTH + b"\r\n").replace(b"\r\n", b"\n") + BODY,
@@ -37,6 +52,17 @@ AMBIGUOUS = {
     "bad version": LINE.replace(b"HTTP/1.1", b"HTTP/9.9") + LENGTH + b"\r\n" + BODY,
     "bad chunk size": LINE + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n",
     "chunk longer than it says": LINE + b"Transfer-Encoding: chunked\r\n\r\n3\r\nabcdef\r\n0\r\n\r\n",
+    "a chunk size over 64 bits": LINE + b"Transfer-Encoding: chunked\r\n\r\n1%016x\r\n" % len(BODY) + BODY + b"\r\n" + CHUNKED_END,
+    "a chunk size in 0x": LINE + b"Transfer-Encoding: chunked\r\n\r\n0x%x\r\n" % len(BODY) + BODY + b"\r\n" + CHUNKED_END,
+    "a chunk size and a space": LINE + b"Transfer-Encoding: chunked\r\n\r\n%x \r\n" % len(BODY) + BODY + b"\r\n" + CHUNKED_END,
+    "chunks ended by bare LF": LINE + b"Transfer-Encoding: chunked\r\n\r\n%x\n" % len(BODY) + BODY + b"\n0\n\n",
+    "a line end in a chunk extension": LINE + b"Transfer-Encoding: chunked\r\n\r\n%x;a\nb\r\n" % len(BODY) + BODY + b"\r\n" + CHUNKED_END,
+    "framing in a trailer": LINE
+    + b"Transfer-Encoding: chunked\r\n\r\n"
+    + chunk(BODY)
+    + b"0\r\nContent-Length: 5\r\nTransfer-Encoding: x\r\n\r\n",
+    "endless trailers": LINE + b"Transfer-Encoding: chunked\r\n\r\n" + chunk(BODY) + b"0\r\n" + b"a: b\r\n" * 1000 + b"\r\n",
+    "two hosts": LINE + b"Host: q\r\n" + LENGTH + b"\r\n" + BODY,
     "TLS hello": bytes.fromhex("16030100a5010000a10303") + b"\0" * 40,
     "HTTP/2 preface": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
     "not HTTP": b"hello\r\n\r\n",
@@ -102,6 +128,7 @@ async def test_expect_100_continue_is_answered_before_the_body_and_only_when_it_
             (LINE + b"Content-Length: 999999999\r\nExpect: 100-continue\r\n\r\n", 413),
             (LINE.replace(b"/v1/chat", b"/v9/chat") + LENGTH + b"Expect: 100-continue\r\n\r\n", 404),
             (LINE + LENGTH + b"Expect: something-else\r\n\r\n", 417),
+            (LINE + LENGTH + b"Expect: 100-continue\r\nExpect: something-else\r\n\r\n", 417),
         ):
             assert (await rig.ask(data)).status == status
 
@@ -150,6 +177,45 @@ async def test_an_upgrade_is_ignored_and_the_request_served(tmp_path: Path) -> N
             answer = await rig.ask(post(Connection="Upgrade", Upgrade=upgrade))
             assert answer.status == 200
         assert all("upgrade" not in r.headers for r in rig.worker.received)
+
+
+async def test_what_follows_an_ignored_upgrade_is_never_left_without_an_answer(tmp_path: Path) -> None:
+    async with make_rig(tmp_path) as rig:
+        for upgrade in (
+            post(Connection="Upgrade, HTTP2-Settings", Upgrade="h2c", HTTP2_Settings="AAA"),
+            post(Connection="Upgrade", Upgrade="websocket"),
+            head("CONNECT", "pool:80"),
+        ):
+            client = await rig.connect()
+            await client.send(upgrade + get("/v1/models"))
+            answer = await client.answer()
+            assert (answer.status, answer.headers["connection"]) == (404 if upgrade.startswith(b"CONNECT") else 200, "close")
+            assert await asyncio.wait_for(client.closed(), 2)
+
+
+HUGE = {
+    name: b'{"model": "t3-code", "x": [' + value * (24 * 2**20 // len(value)) + b"0]}"
+    for name, value in {"lists": b"[],", "objects": b"{},"}.items()
+}
+
+
+@pytest.mark.parametrize("shape", HUGE)
+@pytest.mark.parametrize("ending", [b"", b"x"], ids=["valid", "invalid"])
+async def test_a_body_of_millions_of_tiny_values_neither_stops_the_pool_nor_fills_its_memory(
+    tmp_path: Path, shape: str, ending: bytes
+) -> None:
+    body = HUGE[shape] + ending
+    tracemalloc.start()
+    try:
+        with pytest.raises(Refused) if ending else contextlib.nullcontext():
+            began = time.monotonic()
+            incoming._json(body)
+        assert time.monotonic() - began < 1.5  # eight million values as Python objects took 3 to 4 s
+        assert tracemalloc.get_traced_memory()[1] < 2 * len(body)  # they took 25 times its size
+    finally:
+        tracemalloc.stop()
+    async with make_rig(tmp_path, always(response(b"{}"))) as rig:
+        assert (await rig.ask(post(body))).status == (400 if ending else 200)
 
 
 async def test_a_slow_head_is_cut_at_its_bound_and_a_slow_body_answered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

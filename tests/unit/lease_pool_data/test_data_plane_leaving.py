@@ -115,11 +115,6 @@ async def _randomised(folder: Path, count: int, at_once: int) -> None:
         assert (await rig.ask(post())).status == 200
 
 
-async def test_300_randomised_disconnects_leave_no_lease(tmp_path: Path) -> None:
-    await _randomised(tmp_path, 300, 20)
-
-
-@pytest.mark.long
 async def test_1000_randomised_disconnects_leave_no_lease(tmp_path: Path) -> None:
     await _randomised(tmp_path, 1000, 25)
 
