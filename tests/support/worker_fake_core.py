@@ -77,6 +77,7 @@ class FakeCore:
         self.outcomes: Counter[str] = Counter()
         self.failures: list[str] = []
         self.grants: list[FakeGrant] = []
+        self.answers: Counter[tuple[str, int]] = Counter()
         self._cards = asyncio.Semaphore(cards)
         self._ids = itertools.count()
 
@@ -135,6 +136,9 @@ class FakeCore:
 
     def models(self) -> list[ModelConfig]:
         return list(self.config.models.values())
+
+    def answered(self, endpoint: str, status: int) -> None:
+        self.answers[endpoint, status] += 1
 
     async def metrics(self) -> bytes:
         return b"# HELP x y\n# TYPE x gauge\nx 1\n"

@@ -31,6 +31,7 @@ from lease_pool.types import CardState, Demand, Grant, Refused, Supervisor, Supe
 log = logging.getLogger(__name__)
 
 LOADS_KEPT = 20
+SERVED_KEPT = 100
 PRESENCE_S = 10.0
 
 
@@ -50,6 +51,7 @@ class PoolCore:
         self._ids = itertools.count(1)
         self._backoff = Backoff()
         self._loads: dict[str, deque[float]] = {}
+        self._served: deque[float] = deque(maxlen=SERVED_KEPT)  # seconds from the grant to the end, of requests to any model
         self._stopping = False
         self._timer: asyncio.TimerHandle | None = None
         self._intent: tuple[str, float] | None = None
@@ -189,6 +191,17 @@ class PoolCore:
     async def metrics(self) -> bytes:
         return self.metrics_book.text(self)
 
+    def answered(self, endpoint: str, status: int) -> None:
+        self.metrics_book.answered(endpoint, status)
+
+    def request_over(self, demand: Demand, outcome: str, seconds: dict[str, float], *, loading: bool) -> None:
+        """Counts a request that ended; `loading`: it had a card and no worker yet."""
+        if "serving" in seconds:
+            self._served.append(seconds["serving"])
+        self.metrics_book.request_over(demand.alias, outcome, seconds)
+        if loading and outcome == "client_left":
+            self.metrics_book.load_cancelled(demand.alias)
+
     # --- the queue ---
 
     def enqueue(self, demand: Demand) -> Waiter:
@@ -279,7 +292,7 @@ class PoolCore:
             return
         self._queue.remove(waiter)
         waited = time.monotonic() - waiter.demand.arrived
-        retry = deadlines.retry_after_s(self._wait_hint_s())
+        retry = deadlines.retry_after_s(self._wait_s(waiter.want))
         waiter.refuse(Refused(429, "queue_timeout", f"no card became free within {waited:.1f} s", retry))
         self.dispatch()
 
@@ -315,7 +328,7 @@ class PoolCore:
             backing=backing,
             waiting=len(self._queue),
             queue=self._config.bounds.queue,
-            wait_hint_s=self._wait_hint_s(),
+            wait_hint_s=self._wait_s(want),
         )
         views = [card.view for card in self.cards.values()]
         planned = scheduling.plan(views, [*(w.want for w in self._queue), want], backing)
@@ -323,10 +336,14 @@ class PoolCore:
         if refused is not None:
             raise refused
 
-    def _wait_hint_s(self) -> float:
-        """A guess of when a card is free: the longest recent load, at least a second."""
+    def _wait_s(self, want: Want) -> float:
+        """When a card will be free for this request: only who waits longer (number 0: everybody) and for the same cards is ahead of it."""
+        cards = [view for card in self.cards.values() if card.usable and scheduling.fits(view := card.view, want)]
+        ahead = sum(
+            (not want.id or waiter.id < want.id) and any(scheduling.fits(view, waiter.want) for view in cards) for waiter in self._queue
+        )
         loads = [load for samples in self._loads.values() for load in samples]
-        return min(deadlines.median(loads) or 1.0, 60.0)
+        return deadlines.wait_s(ahead, deadlines.median(loads), deadlines.median(self._served), len(cards))
 
     # --- dispatch: look and act in one step ---
 

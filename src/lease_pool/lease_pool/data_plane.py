@@ -26,6 +26,7 @@ log = logging.getLogger("lease_pool.data_plane")
 
 _OPEN_PATHS = ("/health", "/ready")
 _BACKLOG = 1024
+_COUNTED = frozenset((*incoming.ENDPOINTS, *_OPEN_PATHS, "/v1/models", "/capacity", "/metrics"))  # a client's own words are no label
 _METRICS = b"text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -53,7 +54,7 @@ class DataPlane:
     async def start(self, host: str, port: int) -> None:
         """Listen. Raises OSError when the address cannot be had. `port` 0 takes a free one; `self.port` tells which."""
         loop = asyncio.get_running_loop()
-        self._http = HttpServer(self._serve)
+        self._http = HttpServer(self._serve, self._core.answered)
         for sock in listening_sockets(host, port):
             self._servers.append(await loop.create_server(self._http, sock=sock, backlog=_BACKLOG))
             self.port = sock.getsockname()[1]
@@ -86,9 +87,10 @@ class DataPlane:
         connection.busy = True
         connection.head_complete()
         reply = Reply(request)
+        path = request.raw_path.partition("?")[0]
         try:
             try:
-                await self._answer(request, reply)
+                await self._answer(request, reply, path)
             except Refused as refused:
                 if refused.status >= 500:
                     log.info("answered %d %s: %s", refused.status, refused.code, refused.message)
@@ -103,10 +105,10 @@ class DataPlane:
             reply.refuse(Refused(500, "internal_error", "the pool failed; its log says why"))
         finally:
             connection.busy = False
+            self._core.answered(path if path in _COUNTED else "other", reply.status)
         return reply.outcome
 
-    async def _answer(self, request: web.BaseRequest, reply: Reply) -> None:
-        path = request.raw_path.partition("?")[0]
+    async def _answer(self, request: web.BaseRequest, reply: Reply, path: str) -> None:
         method = request.method
         if path in _OPEN_PATHS and method in ("GET", "HEAD"):
             self._open(path, reply)

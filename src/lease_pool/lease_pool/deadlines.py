@@ -15,9 +15,17 @@ def left(deadline: float, now: float) -> float:
     return max(0.0, deadline - now)
 
 
+RETRY_MAX_S = 120
+
+
+def wait_s(ahead: int, load_s: float | None, serve_s: float | None, cards: int) -> float:
+    """How long a card will take to become free: each waiter ahead needs a load and an answer, and the fitting cards work side by side."""
+    return ahead * ((load_s or 0.0) + (serve_s or 0.0)) / max(cards, 1)
+
+
 def retry_after_s(seconds: float) -> int:
-    """`Retry-After` in whole seconds, at least 1."""
-    return max(1, math.ceil(seconds)) if math.isfinite(seconds) else 1
+    """`Retry-After` in whole seconds, 1 to 120."""
+    return min(max(1, math.ceil(seconds)), RETRY_MAX_S) if math.isfinite(seconds) else 1
 
 
 def median(samples: Sequence[float]) -> float | None:

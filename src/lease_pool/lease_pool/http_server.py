@@ -49,6 +49,7 @@ class Connection(web.RequestHandler):
         if self._server.open_connections >= self._server.connections_max:
             refused = Refused(503, "too_many_connections", "this pool has no more connections to give", 1)
             _write_and_close(cast(asyncio.Transport, transport), 503, "Service Unavailable", refused, b"Retry-After: 1\r\n")
+            self._server.answered("other", 503)
             self.force_close()
             return
         self._counted = True
@@ -99,6 +100,7 @@ class Connection(web.RequestHandler):
         reply.keep = False
         with contextlib.suppress(ClientGone):
             reply.refuse(refused)
+        self._server.answered("other", reply.status)
         outcome: web.StreamResponse = reply.outcome
         return outcome
 
@@ -107,13 +109,15 @@ class Connection(web.RequestHandler):
         if not self.busy and self.transport is not None:
             refused = Refused(408, "head_too_slow", f"the request's head was not complete after {HEAD_S:g} s")
             _write_and_close(self.transport, 408, "Request Timeout", refused)
+            self._server.answered("other", 408)
             self.force_close()
 
 
 class HttpServer(web.Server):
     """Makes a `Connection` for each client and counts them."""
 
-    def __init__(self, handler: Handler) -> None:
+    def __init__(self, handler: Handler, answered: Callable[[str, int], None]) -> None:
+        """`answered(endpoint, status)` counts what is answered here, without the handler."""
         super().__init__(
             handler,
             handler_cancellation=True,
@@ -127,6 +131,7 @@ class HttpServer(web.Server):
             max_headers=HEADERS_MAX,
             logger=log,
         )
+        self.answered = answered
         self.open_connections = 0
         self.connections_max = min(CONNECTIONS_MAX, raise_descriptor_limit() - _DESCRIPTORS_KEPT)
 

@@ -51,7 +51,7 @@ class LeaseContext:
                 if waiter.first_byte_at:
                     seconds["first_byte"] = waiter.first_byte_at - waiter.granted_at
             self._core.withdraw(waiter)
-        self._core.metrics_book.request_over(demand.alias, outcome, seconds)
+        self._core.request_over(demand, outcome, seconds, loading=lease is not None and "serving" not in seconds)
         self._core.journal.write(
             "request",
             seconds=seconds,

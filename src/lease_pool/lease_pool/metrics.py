@@ -19,12 +19,19 @@ BUCKETS = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30, 60, 120, 300, 600,
 
 
 class Metrics:
-    """No identity (principal, key, address) is ever a label; labels are UUIDs, slots, PCI addresses, aliases, phases and outcomes."""
+    """No identity (principal, key, address) and nothing of a client's making is ever a label.
+
+    Labels are UUIDs, slots, PCI addresses, configured aliases, phases, outcomes, published paths and statuses.
+    """
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
         self._requests = Counter("gpu_fleet_requests", "Requests by alias and outcome", ["alias", "outcome"], registry=self._registry)
         self._leases = Counter("gpu_fleet_leases", "Ended leases by alias and outcome", ["alias", "outcome"], registry=self._registry)
+        self._cancelled = Counter(
+            "gpu_fleet_cancelled_loads", "Requests whose client left while its model was loading", ["alias"], registry=self._registry
+        )
+        self._answers: Tally[tuple[str, int]] = Tally()
         self._phases = Histogram("gpu_fleet_phase_seconds", "Time in each phase", ["phase"], buckets=BUCKETS, registry=self._registry)
 
     def request_over(self, alias: str, outcome: str, seconds: dict[str, float]) -> None:
@@ -33,6 +40,12 @@ class Metrics:
             if phase in seconds:
                 self._phases.labels(phase).observe(seconds[phase])
 
+    def load_cancelled(self, alias: str) -> None:
+        self._cancelled.labels(alias).inc()
+
+    def answered(self, endpoint: str, status: int) -> None:
+        self._answers[endpoint, status] += 1
+
     def lease_over(self, lease: Lease) -> None:
         self._leases.labels(lease.alias or "", lease.outcome).inc()
         for phase, value in lease.seconds.items():
@@ -40,16 +53,23 @@ class Metrics:
 
     def text(self, core: PoolCore) -> bytes:
         registry = CollectorRegistry()
-        registry.register(_Snapshot(core))
+        registry.register(_Snapshot(core, self._answers))
         return generate_latest(self._registry) + generate_latest(registry)
 
 
 class _Snapshot:
-    def __init__(self, core: PoolCore) -> None:
+    def __init__(self, core: PoolCore, answers: Tally[tuple[str, int]]) -> None:
         self._core = core
+        self._answers = answers
 
     def collect(self) -> Iterable[Metric]:
         core = self._core
+        answers = CounterMetricFamily(
+            "gpu_fleet_http_requests", "Requests by path and status (none: the client left first)", labels=["endpoint", "status"]
+        )
+        for (endpoint, status), count in self._answers.items():
+            answers.add_metric([endpoint, str(status) if status else "none"], count)
+        yield answers
         labels = ["uuid", "slot", "pci"]
         state = GaugeMetricFamily("gpu_fleet_card_state", "1 for the state the card is in", labels=[*labels, "state"])
         memory = GaugeMetricFamily("gpu_fleet_card_memory_mib", "The card's memory", labels=labels)

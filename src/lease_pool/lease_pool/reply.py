@@ -43,7 +43,7 @@ CLOSE = Written(keep_alive=False)
 class Reply:
     """The answer of one request: `send` (whole), or `begin`, `chunk`…, `finish`; `refuse` in every state."""
 
-    __slots__ = ("_body_allowed", "_chunked", "_events", "_held", "_http10", "_request", "begun", "done", "keep")
+    __slots__ = ("_body_allowed", "_chunked", "_events", "_held", "_http10", "_request", "begun", "done", "keep", "status")
 
     def __init__(self, request: web.BaseRequest) -> None:
         self._request = request
@@ -56,6 +56,7 @@ class Reply:
         self.keep = request.keep_alive and not self._http10 and not request._message.upgrade
         self.begun = False
         self.done = False
+        self.status = 0  # of the answer, once it is written
 
     @property
     def outcome(self) -> Any:
@@ -159,6 +160,7 @@ class Reply:
             transport.abort()
 
     def _head(self, status: int, content_type: bytes, extra: bytes, framing: bytes) -> bytes:
+        self.status = status
         return b"%bDate: %b\r\nContent-Type: %b\r\n%b%b%b\r\n" % (
             _STATUS_LINES.get(status) or b"HTTP/1.1 %d Unassigned\r\n" % status,
             rfc822_formatted_time().encode(),

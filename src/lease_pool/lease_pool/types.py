@@ -247,5 +247,8 @@ class Core(Protocol):
 
     def models(self) -> list[ModelConfig]: ...
 
+    def answered(self, endpoint: str, status: int) -> None:
+        """Counts an answer: `endpoint` is one of the published paths or `other`; `status` 0 when the client left before one."""
+
     async def metrics(self) -> bytes:
         """The Prometheus text, gauges computed from the real state at this moment."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from lease_pool.admission import Gate, refusal
-from lease_pool.deadlines import card_by, left, median, retry_after_s
+from lease_pool.deadlines import card_by, left, median, retry_after_s, wait_s
 from lease_pool.scheduling import CardView, Want
 
 WANT = Want(1, "m", 5)
@@ -60,5 +60,13 @@ def test_deadlines() -> None:
     assert card_by(100.0, 60.0, 0.25) == 100.25
     assert card_by(100.0, 60.0, 1000.0) == 160.0
     assert left(5.0, 7.0) == 0.0
-    assert [retry_after_s(s) for s in (0.0, 0.2, 1.0, 1.1, float("inf"))] == [1, 1, 1, 2, 1]
+    assert [retry_after_s(s) for s in (0.0, 0.2, 1.0, 1.1, 119.5, 4000.0, float("inf"))] == [1, 1, 1, 2, 120, 120, 1]
     assert [median(s) for s in ([], [3.0], [1.0, 2.0], [9.0, 1.0, 2.0])] == [None, 3.0, 1.5, 2.0]
+
+
+def test_the_estimated_wait_is_who_is_ahead_times_load_and_answer_shared_by_the_fitting_cards() -> None:
+    assert wait_s(0, 30.0, 30.0, 2) == 0.0
+    assert wait_s(6, 10.0, 5.0, 3) == 30.0
+    assert wait_s(6, None, 5.0, 3) == 10.0
+    assert wait_s(6, None, None, 3) == 0.0
+    assert wait_s(2, 1.0, 1.0, 0) == 4.0

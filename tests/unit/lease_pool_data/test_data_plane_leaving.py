@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 import socket
 import struct
 from collections.abc import Callable
@@ -12,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.worker_fake_core import CHAT
-from tests.support.worker_rig import STREAM, Client, Rig, get, head, make_rig, post, until
+from tests.support.worker_rig import STREAM, Client, get, head, make_rig, post, until
 from tests.support.worker_scripted import DONE, EVENTS_HEAD, Received, chunk, event, model_server, stream, then_hang
 
 
@@ -89,56 +88,6 @@ async def test_another_clients_stream_on_the_same_worker_is_untouched(tmp_path: 
             leave(client)
         assert (await stays).body == event("a") * 30 + DONE
         await rig.idle()
-
-
-async def _wanderer(rig: Rig, rng: random.Random) -> None:
-    client = await rig.connect()
-    await client.send(post(rng.choice((CHAT, STREAM))))
-    reading = asyncio.ensure_future(client.answer())
-    await asyncio.sleep(rng.random() * 0.08)
-    if not reading.done():
-        rng.choice(WAYS)(client)
-    await asyncio.gather(reading, return_exceptions=True)
-    client.close()
-
-
-async def _randomised(folder: Path, count: int, at_once: int) -> None:
-    rng = random.Random(20)
-    async with make_rig(folder, model_server(pause_s=0.01), cards=6, bounds={"ping_s": 0.01}) as rig:
-        rig.core.load_s = 0.01
-        for _ in range(count // at_once):
-            await asyncio.gather(*(_wanderer(rig, rng) for _ in range(at_once)))
-        await rig.idle()
-        assert sum(rig.core.outcomes.values()) == len(rig.core.demands)
-        assert set(rig.core.outcomes) <= {"ok", "cancelled"}
-        assert not rig.core.failures
-        assert (await rig.ask(post())).status == 200
-
-
-async def test_1000_randomised_disconnects_leave_no_lease(tmp_path: Path) -> None:
-    await _randomised(tmp_path, 1000, 25)
-
-
-async def test_300_simultaneous_cancels_leave_no_lease(tmp_path: Path) -> None:
-    async with make_rig(tmp_path, then_hang(EVENTS_HEAD + chunk(event("a")))) as rig:
-        clients = await asyncio.gather(*(rig.connect() for _ in range(300)))
-        for n, client in enumerate(clients):
-            await client.send(post((CHAT, STREAM)[n % 2]))
-        await until(lambda: len(rig.core.active) == 300, 20)
-        for client in clients:
-            client.reset()
-        await rig.idle()
-        assert rig.core.outcomes == {"cancelled": 300}
-
-
-async def test_connect_send_reset_200_times_leaves_no_lease(tmp_path: Path) -> None:
-    async with make_rig(tmp_path, model_server(pause_s=0.02), cards=2) as rig:
-        for n in range(200):
-            client = await rig.connect()
-            await client.send(post((CHAT, STREAM)[n % 2]))
-            reset(client)
-        await rig.idle()
-        assert (await rig.ask(post())).status == 200
 
 
 async def test_one_request_holds_at_most_one_lease(tmp_path: Path) -> None:
