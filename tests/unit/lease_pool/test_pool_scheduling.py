@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 from hypothesis import given
 from hypothesis import strategies as st
 from lease_pool.scheduling import CardView, Evict, Join, Room, Start, Want, fits, may_use, plan
@@ -145,3 +147,38 @@ def test_a_model_s_requests_are_served_in_their_order(snapshot: tuple[list[CardV
     for name in "abc":
         mine = [want.id in served for want in wants if want.model == name]
         assert mine == sorted(mine, reverse=True)
+
+
+@given(snapshots())
+def test_no_model_is_passed_on_a_card_that_it_has_waited_longer_for(
+    snapshot: tuple[list[CardView], list[Want], set[tuple[str, str]]],
+) -> None:
+    """With this a stream of another model's requests starves nobody: whatever becomes free on a fitting card is the oldest waiter's."""
+    cards, wants, backing = snapshot
+    by_slot, by_id = {c.slot: c for c in cards}, {w.id: w for w in wants}
+    actions = plan(cards, wants, backing)
+    served = {a.waiter for a in actions}
+    for action in actions:
+        taken = by_id[action.waiter]
+        for slot in action.slots if isinstance(action, Start) else (action.slot,):
+            older = [w for w in wants if w.id < taken.id and w.id not in served and w.model != taken.model]
+            assert not [w for w in older if may_use(by_slot[slot], w, backing)], (action, older)
+
+
+@given(st.data())
+def test_a_waiter_is_served_within_the_time_of_what_ran_before_it_however_many_requests_of_another_model_stream_in(
+    data: st.DataObject,
+) -> None:
+    parallel, count = data.draw(st.integers(1, 4)), data.draw(st.integers(1, 3))
+    running = {f"s{n}": data.draw(st.integers(1, parallel)) for n in range(count)}
+    stream = itertools.count(1)
+    waiting = [Want(0, "rare", 5)]
+    for _ in range(sum(running.values()) + 1):
+        waiting.append(Want(next(stream), "busy", 5, parallel=parallel))
+        cards = [busy(slot, "busy", shares=shares, idle=not shares) for slot, shares in running.items()]
+        if actions := plan(cards, waiting):
+            assert actions[0].waiter == 0, "a later request of the other model went first"
+            return
+        slot = data.draw(st.sampled_from([slot for slot, shares in running.items() if shares]))
+        running[slot] -= 1
+    raise AssertionError("what ran before has ended and the older waiter still waits")

@@ -1,6 +1,6 @@
 """A grammar of HTTP requests, valid and broken in every way it knows: only answers of the error table, no traceback, and the service stays alive.
 
-`FUZZ_S` sets the seconds (20; 600 in the long run).
+`FUZZ_S` sets the seconds (60; 600 in the long run).
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ class _Enough(BaseException):
 
 
 def test_no_request_of_the_grammar_breaks_the_service(running: Rig, caplog: pytest.LogCaptureFixture) -> None:
-    _fuzz(running, caplog, float(os.environ.get("FUZZ_S", "20")))
+    _fuzz(running, caplog, float(os.environ.get("FUZZ_S", "60")))
 
 
 @pytest.mark.long
