@@ -13,6 +13,10 @@ import sys
 import time
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from tests.tools.twice import pytest_twice
+
 ROOT = Path(__file__).resolve().parents[2]
 PYTHON = sys.executable
 TYPED = ["src/lease_pool/lease_pool", "src/gpu_watchdog/gpu_watchdog", "src/gateway_guard/gateway_guard"]
@@ -20,7 +24,7 @@ TYPED_MODULE_UTILS = "ansible_collections.agentic.gpu_fleet.plugins.module_utils
 
 
 def _pytest(*args: str) -> list[str]:
-    return [PYTHON, "-m", "pytest", "-q", "--durations=5", *args]
+    return ["pytest", "--durations=5", *args]
 
 
 def stages(long: bool) -> dict[str, list[list[str]]]:
@@ -52,14 +56,12 @@ def run(name: str, commands: list[list[str]]) -> float:
     for command in commands:
         if shutil.which(command[0], path=env["PATH"]) is None:
             sys.exit(f"stage {name}: {command[0]} is not installed; run it through make")
-        print("$", " ".join(command), flush=True)
-        status = subprocess.run(command, cwd=ROOT, env=env, check=False).returncode
-        if status == 1 and "pytest" in command:  # 1: tests failed, all else is an error of the run
-            # Processes race here for two cores. A test that fails once and then passes is named, not hidden; one that is wrong fails twice.
-            again = [*command, "--last-failed", "--last-failed-no-failures", "none"]
-            print(f"=== {name}: failed tests are tried once more ===\n$", " ".join(again), flush=True)
-            status = subprocess.run(again, cwd=ROOT, env=env, check=False).returncode
-            print(f"=== {name}: {'FLAKY, see the failures above' if status == 0 else 'failed twice'} ===", flush=True)
+        if command[0] == "pytest":
+            # Processes race here for two cores: what fails gets a second chance. A test that is wrong fails twice.
+            status = pytest_twice(name, command[1:], env)
+        else:
+            print("$", " ".join(command), flush=True)
+            status = subprocess.run(command, cwd=ROOT, env=env, check=False).returncode
         if status:
             print(f"=== {name} FAILED after {time.monotonic() - started:.0f} s: {' '.join(command)} exited {status} ===", flush=True)
             sys.exit(1)
