@@ -108,7 +108,9 @@ for n in range(20):
     spec = launch.Launch(uuid, ("/usr/bin/sleep", "60"), {}, 1000, 8.0, False, "nvml")
     launch.publish(runtime, slot, spec, "key")
     subprocess.run(["chown", "lease-pool:gpu-worker", str(launch.spec_path(runtime, slot))], check=True)
-    subprocess.run(["systemctl", "start", f"gpu-worker@{slot}.service"], check=True)
+    # As the pool does: the last worker's OnSuccess= may come just now and cancel a start, which is then asked for once more.
+    if subprocess.run(["systemctl", "start", f"gpu-worker@{slot}.service"]).returncode:
+        subprocess.run(["systemctl", "start", f"gpu-worker@{slot}.service"], check=True)
     subprocess.run(["systemctl", "stop", f"gpu-worker@{slot}.service"], check=True)
 print(time.monotonic() - began)
 """
@@ -119,7 +121,7 @@ def test_twenty_leases_in_ten_seconds_on_one_card_trip_no_limit(watched: PoolHos
     watched.sh("systemctl stop lease-pool.service")
     slot = watched.slots[0]
     seconds = float(watched.sh(f"/opt/gpu-fleet/lease-pool/bin/python - {slot} {watched.uuid[slot]} <<'END'\n{LEASES}\nEND"))
-    assert seconds < 20, f"20 leases took {seconds:.1f} s"
+    assert seconds < 10, f"20 leases took {seconds:.1f} s"
     watched.until("miner back", watched.mining, 15)
 
 
