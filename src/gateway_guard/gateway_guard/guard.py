@@ -17,6 +17,7 @@ from functools import cache, cached_property
 from typing import Any
 
 import httpx
+from fastapi import HTTPException
 from litellm.integrations.custom_logger import CustomLogger
 from litellm.proxy._types import ProxyException
 
@@ -37,6 +38,7 @@ READ_S = 1800.0
 RETRIED = ("TimeoutErrorRetries", "RateLimitErrorRetries", "InternalServerErrorRetries", "ServiceUnavailableErrorRetries", "DefaultRetries")
 NOT_RETRIED = ("BadRequestErrorRetries", "AuthenticationErrorRetries", "ContentPolicyViolationErrorRetries", "NotFoundErrorRetries")
 SHORT_TEXT = 20_000
+UNREACHABLE_RETRY_S = "2"  # the readers ask an unreachable pool again within a second
 
 
 class Guard(CustomLogger):
@@ -176,6 +178,16 @@ class Guard(CustomLogger):
             self._health.failed(host, _alias(request_data), now)
         elif failure is retries.Failure.NO_CARD_NOW:
             self._capacity.took_none(host, _alias(request_data))
+
+    async def async_post_call_failure_hook(
+        self, request_data: Any, original_exception: Exception, user_api_key_dict: Any, traceback_str: str | None = None
+    ) -> HTTPException | None:
+        """Say 503 where no host could be reached: LiteLLM calls a refused connection 500, which clients do not try again."""
+        state = CURRENT.get()
+        if state is None or state.attempt is None or state.attempt.failure is not retries.Failure.NOT_REACHED:
+            return None
+        state.retry_after = UNREACHABLE_RETRY_S
+        return HTTPException(503, "no host of this model can be reached now", {"Retry-After": UNREACHABLE_RETRY_S})
 
     async def async_post_call_response_headers_hook(
         self,

@@ -122,6 +122,23 @@ async def test_with_one_host_down_no_client_sees_an_error(fleet: Fleet) -> None:
         assert {answer.status for answer, _ in found} == {200}
 
 
+@pytest.mark.parametrize("stream", [False, True])
+async def test_with_no_host_reachable_the_client_is_told_to_come_back(fleet: Fleet, stream: bool) -> None:
+    ports = {name: pool.port for name, pool in fleet.pools.items()}
+    for pool in fleet.pools.values():
+        await pool.stop()
+    try:
+        answer, seconds = await timed(fleet.ask("t3-smart", stream=stream))
+    finally:
+        for name, pool in fleet.pools.items():
+            await pool.start(ports[name])
+    print(f"no host reachable: {answer.status} after {seconds:.2f} s, Retry-After {answer.headers.get('retry-after')}, {answer.text}")
+    assert answer.status == 503
+    assert answer.headers["retry-after"] == "2"
+    assert set(answer.json["error"]) == {"message", "type", "param", "code"}
+    assert seconds < 7
+
+
 def _swallow(port: int) -> tuple[socket.socket, list[socket.socket]]:
     """Listen with a full queue: the kernel drops every further SYN, as a host that is powered off does."""
     listener = socket.socket()
