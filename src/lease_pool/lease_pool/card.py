@@ -469,6 +469,7 @@ class Card:
                 timeout_s = self._keep_for_s(lease)
                 if timeout_s <= 0:
                     break
+            lease.timed = timeout_s is not None
             what = await first(timeout_s, lease.wake.wait(), occupancy.exited())
             if what == 1:
                 lease.failed = f"the worker ended: {await occupancy.exited()}"

@@ -156,9 +156,6 @@ class PoolCore:
     def resolve(self, name: str) -> ModelConfig | None:
         return self._config.resolve(name)
 
-    def admit(self, model: str) -> None:
-        self._admit(self._want(0, self._config.models[model]), None)
-
     def lease(self, demand: Demand) -> AbstractAsyncContextManager[Grant]:
         return LeaseContext(self, demand)
 
@@ -361,11 +358,13 @@ class PoolCore:
 
     def _recall(self, now: float) -> None:
         """Who is next in line on one card need not wait there when another card is free, or when theirs is taken out of service."""
+        lines = [(card, card.next.members) for card in self.cards.values() if card.next is not None and card.next.members]
+        if not lines:  # the rule, at the end of every request
+            return
         backing = self._backoff.active(now)
         free = [card.view for card in self.cards.values() if card.view.room is scheduling.Room.FREE]
-        for card in self.cards.values():
-            line = card.next.members if card.next is not None else []
-            if not line or len(line[0].loan) > 1:
+        for card, line in lines:
+            if len(line[0].loan) > 1:
                 continue
             if card.usable and not any(scheduling.may_use(view, line[0].want, backing) for view in free):
                 continue
@@ -425,8 +424,8 @@ class PoolCore:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        until = self._backoff.next_end(now)
-        if until is not None and self._queue:
+        until = self._backoff.next_end(now) if self._queue else None
+        if until is not None:
             self._timer = asyncio.get_running_loop().call_later(until - now + 0.001, self.dispatch)
 
     # --- card.Owner ---

@@ -38,7 +38,7 @@ def make_server(core: Core) -> DataPlane:
 class DataPlane:
     """Listens, answers and forwards. The core owns the cards; this owns the bytes.
 
-    Order at stop: the core drains first (`admit` refuses, so new requests, on new connections too, are answered 503), then `close`.
+    Order at stop: the core drains first (`lease` refuses, so new requests, on new connections too, are answered 503), then `close`.
     """
 
     def __init__(self, core: Core) -> None:

@@ -56,6 +56,7 @@ class Lease:
     outcome: str = "ok"
     occupancy: Occupancy | None = None
     wake: asyncio.Event = field(default_factory=asyncio.Event)
+    timed: bool = False  # the owner looks again by itself when the idle window may be over
     ready_at: float = 0.0
     gone: asyncio.Future[str] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
     over: asyncio.Event = field(default_factory=asyncio.Event)
@@ -84,14 +85,15 @@ class Lease:
         self.members.append(waiter)
         self.requests += 1
         waiter.lease = self
-        self.changed()
 
     def remove(self, waiter: Waiter) -> None:
+        """The owner is woken for the last one only, and not on a warm worker whose window it times: waking it costs as much as the request."""
         if waiter in self.members:
             self.members.remove(waiter)
         if not self.members:
             self.idle_since = time.monotonic()
-        self.changed()
+            if not self.timed:
+                self.changed()
 
     def end_now(self, why: str) -> None:
         if self.ended is None:

@@ -229,14 +229,9 @@ class Core(Protocol):
     def resolve(self, name: str) -> ModelConfig | None:
         """The model of an alias or model name; None when unknown."""
 
-    def admit(self, model: str) -> None:
-        """Decided before any byte is sent: return, or raise Refused.
-
-        503 draining or no usable card, 429 queue full, 502 the model backs off on all fitting cards.
-        """
-
     def lease(self, demand: Demand) -> AbstractAsyncContextManager[Grant]:
-        """Enter: wait for a card or a share of a worker, and for the worker to be ready. Raises Refused on every bound.
+        """Enter: admit or refuse before anything is awaited (503 draining or no usable card, 429 queue full, 502 the model backs off on all
+        fitting cards), then wait for a card or a share of a worker, and for the worker to be ready. Raises Refused on every bound.
         Leave: the share is given back and the journal written; an exception leaving the block names the outcome; cancellation = the
         client left.
         """

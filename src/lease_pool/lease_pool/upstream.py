@@ -16,7 +16,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 
 from lease_pool.types import Endpoint
 
-_IDLE_MAX = 32  # connections kept for a next request
+_IDLE_MAX = 512  # connections kept for a next request: more requests than this at once open new ones each time
 _IDLE_S = 4.0  # servers close idle connections themselves, llama-server's after 5 s; meeting that close would cost a retry
 _CONNECT_RETRY_S = 0.02
 _WORKER_LINE_MAX = 65536
