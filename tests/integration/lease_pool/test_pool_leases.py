@@ -151,6 +151,19 @@ async def test_a_window_keeps_the_worker_and_another_model_takes_an_idle_worker_
     await rig.until_state("mining")  # a draining pool keeps no idle worker
 
 
+async def test_the_window_counts_from_the_last_of_several_requests(rigs: Maker) -> None:
+    rig = rigs(1, window_s=1.5)
+    await rig.start()
+    pids = set()
+    for _ in range(4):
+        pids.add((await rig.ask())[1]["pid"])
+        last = time.monotonic()
+        await asyncio.sleep(0.8)
+    assert len(pids) == 1
+    await rig.until_state("mining")
+    assert 1.5 <= time.monotonic() - last < 4
+
+
 async def test_a_request_at_the_very_moment_of_a_release_is_always_served(rigs: Maker) -> None:
     rig = rigs(1, bounds={"queue_s": 30})
     await rig.start()

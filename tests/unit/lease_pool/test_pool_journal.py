@@ -97,3 +97,16 @@ def test_holds_survive_and_a_broken_file_drains(tmp_path: Path) -> None:
     broken = Holds(tmp_path)
     broken.load()
     assert broken.draining
+
+
+async def test_others_have_their_turn_while_a_long_backlog_is_written(tmp_path: Path) -> None:
+    journal = await opened(tmp_path)
+    for number in range(1000):
+        journal.write("e", request=str(number))
+    written = set()
+    async with asyncio.timeout(5):
+        while 1000 not in written:
+            await asyncio.sleep(0)
+            written.add(journal.path.read_bytes().count(b"\n"))
+    await journal.close()
+    assert len(written - {0, 1000}) > 5
