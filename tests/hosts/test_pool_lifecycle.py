@@ -103,15 +103,26 @@ LEASES = """
 import pathlib, subprocess, sys, time
 from lease_pool import launch
 runtime, slot, uuid = pathlib.Path("/run/gpu-fleet"), sys.argv[1], sys.argv[2]
+unit = f"gpu-worker@{slot}.service"
+
+def start():
+    # As the pool does: the last worker's OnSuccess= may come just now and cancel the start, or its miner still hold the lock (75).
+    for _ in range(3):
+        done = subprocess.run(["systemctl", "start", unit], capture_output=True, text=True)
+        if done.returncode == 0:
+            return
+        status = subprocess.run(["systemctl", "show", "--property=ExecMainStatus", "--value", unit], capture_output=True, text=True).stdout.strip()
+        if "canceled" not in done.stderr and status != "75":
+            break
+    sys.exit(f"{done.stderr} main process: {status}")
+
 began = time.monotonic()
 for n in range(20):
     spec = launch.Launch(uuid, ("/usr/bin/sleep", "60"), {}, 1000, 8.0, False, "nvml")
     launch.publish(runtime, slot, spec, "key")
     subprocess.run(["chown", "lease-pool:gpu-worker", str(launch.spec_path(runtime, slot))], check=True)
-    # As the pool does: the last worker's OnSuccess= may come just now and cancel a start, which is then asked for once more.
-    if subprocess.run(["systemctl", "start", f"gpu-worker@{slot}.service"]).returncode:
-        subprocess.run(["systemctl", "start", f"gpu-worker@{slot}.service"], check=True)
-    subprocess.run(["systemctl", "stop", f"gpu-worker@{slot}.service"], check=True)
+    start()
+    subprocess.run(["systemctl", "stop", unit], check=True)
 print(time.monotonic() - began)
 """
 
