@@ -155,20 +155,16 @@ class Card:
         return self.next if self.next is not None and self.next.members else None
 
     def claim(self, lease: Lease) -> None:
-        """The core gives this card's next lease. The card must be free, or leaving with nobody next in line."""
+        """The core gives this card's next lease. The card must be free, leaving with nobody next in line, or have an idle worker, which ends now."""
         if self.lease is None:
             self.lease = lease
             self._set(CardState.FREEING)
             self._send(Message.BEGIN)
-        else:
-            self._line_up(lease)
-
-    def evict(self, lease: Lease) -> None:
-        """End the idle worker; `lease` is next in line."""
-        assert self.lease is not None  # noqa: S101  for the type checker: the caller has seen to it
+            return
         self._line_up(lease)
-        self.lease.end_now("evicted for another model")
-        self.lease.outcome = "ok"
+        if not self.lease.unloading:
+            self.lease.end_now("gave way to another request")
+            self.lease.outcome = "ok"
 
     def _line_up(self, lease: Lease) -> None:
         """Who is next here. Whoever was before has left, or went back to the queue: its lease never began."""

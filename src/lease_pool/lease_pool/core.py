@@ -25,7 +25,7 @@ from lease_pool.lease_context import LeaseContext
 from lease_pool.leases import Lease, Share, Waiter
 from lease_pool.metrics import Metrics
 from lease_pool.nvml import CardMissing, Nvml, NvmlError
-from lease_pool.scheduling import Evict, Join, Start, Want
+from lease_pool.scheduling import Join, Start, Want
 from lease_pool.types import CardState, Demand, Grant, Refused, Supervisor, SupervisorError
 
 log = logging.getLogger(__name__)
@@ -389,8 +389,6 @@ class PoolCore:
             case Start(slots=slots):
                 for slot in slots:
                     self.cards[slot].claim(self._new_lease(self.cards[slot], waiter))
-            case Evict(slot=slot):
-                self.cards[slot].evict(self._new_lease(self.cards[slot], waiter))
 
     def _new_lease(self, card: Card, waiter: Waiter) -> Lease:
         model = self._config.models[waiter.want.model] if waiter.want.model is not None else None

@@ -46,7 +46,7 @@ class Want:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Begin a worker (or a loan) for this waiter on these cards; each is free or leaving."""
+    """Begin a worker (or a loan) for this waiter on these cards; each is free, leaving, or has an idle worker, which gives way."""
 
     waiter: int
     slots: tuple[str, ...]
@@ -58,15 +58,7 @@ class Join:
     slot: str
 
 
-@dataclass(frozen=True, slots=True)
-class Evict:
-    """End the idle worker on this card; the waiter is next in line there."""
-
-    waiter: int
-    slot: str
-
-
-Action = Start | Join | Evict
+Action = Start | Join
 Backing = Collection[tuple[str, str]]  # (model, slot) pairs that back off now
 
 
@@ -107,14 +99,9 @@ def _place(view: Mapping[str, CardView], want: Want, passed: Sequence[Want], bac
             if joinable(card, want) and not any(o.model != want.model and may_use(card, o, backing) for o in passed):
                 return Join(want.id, card.slot)
     usable = sorted((c for c in view.values() if may_use(c, want, backing)), key=lambda c: c.memory_mib)  # stable: then as declared
-    free = [c for c in usable if c.room is Room.FREE] + [c for c in usable if c.room is Room.LEAVING]
-    if len(free) >= want.cards:
-        return Start(want.id, tuple(c.slot for c in free[: want.cards]))
-    if want.cards == 1:
-        for card in usable:
-            if card.room is Room.WORKER and card.idle:
-                return Evict(want.id, card.slot)
-    return None
+    to_have = [c for c in usable if c.room is Room.FREE] + [c for c in usable if c.room is Room.LEAVING]
+    to_have += [c for c in usable if c.room is Room.WORKER and c.idle]
+    return Start(want.id, tuple(c.slot for c in to_have[: want.cards])) if len(to_have) >= want.cards else None
 
 
 def joinable(card: CardView, want: Want) -> bool:
@@ -127,8 +114,7 @@ def _apply(view: dict[str, CardView], want: Want, action: Action) -> None:
         card = view[action.slot]
         view[action.slot] = _with(card, room=Room.WORKER, model=card.model, shares=card.shares + 1, accepting=True)
         return
-    slots = action.slots if isinstance(action, Start) else (action.slot,)
-    for slot in slots:
+    for slot in action.slots:
         # A worker that starts now can be shared at once, up to its model's slots.
         view[slot] = _with(view[slot], room=Room.WORKER, model=want.model, shares=1, accepting=want.model is not None)
 

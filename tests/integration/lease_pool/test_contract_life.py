@@ -102,6 +102,16 @@ async def test_sigkill_of_run_ends_the_whole_tree_on_every_card_it_borrowed(rigs
     assert rig.idle_pid("c1")
 
 
+async def test_idle_workers_give_way_to_run_on_several_cards(rigs: Maker) -> None:
+    rig = rigs(2, window_s=60)
+    await rig.start()
+    assert (await rig.ask())[0] == 200
+    await rig.until_state("serving")
+    result = await asyncio.to_thread(rig.cli, "run", "--cards", "2", "--", "/bin/sh", "-c", "echo $CUDA_VISIBLE_DEVICES")
+    assert (result.returncode, sorted(result.stdout.strip().split(","))) == (0, ["GPU-0", "GPU-1"])
+    await rig.until_all("mining")
+
+
 async def test_run_takes_a_card_that_is_large_enough_waits_in_the_queue_and_is_refused_by_a_draining_pool(rigs: Maker) -> None:
     rig = rigs(2, memory=[5000, 9000])
     await rig.start()

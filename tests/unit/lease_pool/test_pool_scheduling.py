@@ -6,7 +6,7 @@ import itertools
 
 from hypothesis import given
 from hypothesis import strategies as st
-from lease_pool.scheduling import CardView, Evict, Join, Room, Start, Want, fits, may_use, plan
+from lease_pool.scheduling import CardView, Join, Room, Start, Want, fits, may_use, plan
 
 
 def card(slot: str, memory: int = 10, **keys: object) -> CardView:
@@ -60,7 +60,7 @@ def test_requests_that_start_a_worker_share_it_at_once() -> None:
 def test_an_idle_worker_of_another_model_gives_way_only_when_nothing_else_fits() -> None:
     idle = busy("a", "other", shares=0, idle=True)
     assert plan([idle, card("b", 20)], [Want(1, "m", 5)]) == [Start(1, ("b",))]
-    assert plan([idle], [Want(1, "m", 5)]) == [Evict(1, "a")]
+    assert plan([idle], [Want(1, "m", 5)]) == [Start(1, ("a",))]
     assert plan([busy("a", "other")], [Want(1, "m", 5)]) == []
 
 
@@ -72,6 +72,12 @@ def test_a_borrower_of_two_cards_waits_for_both_and_keeps_the_free_one() -> None
     loan = Want(1, None, 0, cards=2)
     assert plan([card("a"), busy("b", "m")], [loan, Want(2, "m", 5)]) == []
     assert plan([card("a"), card("b")], [loan]) == [Start(1, ("a", "b"))]
+
+
+def test_idle_workers_give_way_to_a_borrower_of_several_cards_too() -> None:
+    loan = Want(1, None, 0, cards=2)
+    assert plan([busy("a", "m", shares=0, idle=True), card("b", 20)], [loan]) == [Start(1, ("b", "a"))]
+    assert plan([busy("a", "m"), card("b", 20)], [loan]) == []
 
 
 def test_a_model_s_later_waiters_do_not_pass_its_first() -> None:
@@ -124,7 +130,7 @@ def test_every_plan_is_possible(snapshot: tuple[list[CardView], list[Want], set[
             else:
                 assert slot not in claimed, "a card is claimed once"
                 assert may_use(by_slot[slot], want, backing)
-                assert by_slot[slot].room in (Room.FREE, Room.LEAVING) if isinstance(action, Start) else by_slot[slot].idle
+                assert by_slot[slot].room in (Room.FREE, Room.LEAVING) or by_slot[slot].idle
                 claimed[slot] = want.model
                 shares[slot] = 1
 
