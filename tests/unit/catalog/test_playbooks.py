@@ -125,6 +125,38 @@ def test_discover_writes_host_variables_once_and_never_over_an_operators_file(tm
     assert "Not written, there is already" in answers(second)
 
 
+SERVICES = """
+- import_playbook: {validate}
+- hosts: gpu_hosts
+  gather_facts: false
+  vars_files: [{services}]
+  tasks:
+    - ansible.builtin.copy:
+        content: "{{{{ {{'miner': gpu_miner_driver, 'pool': lease_pool_config.idle_workload, 'watchdog': [gpu_watchdog_idle_unit, gpu_watchdog_idle_alive]}} | to_json }}}}"
+        dest: "{folder}/{{{{ inventory_hostname }}}}.json"
+        mode: "0600"
+"""
+
+
+def test_one_variable_decides_the_idle_workload_of_miner_pool_and_watchdog(tmp_path: Path) -> None:
+    inventory = fleet(3)
+    inventory["gpu-02"]["fleet_pool"] = {"idle_workload": {"driver": "shared"}}
+    inventory["gpu-03"]["fleet_pool"] = {"idle_workload": {"driver": "none"}}
+    playbook = tmp_path / "services.yml"
+    files = {"validate": ROOT / "playbooks" / "validate.yml", "services": ROOT / "playbooks" / "vars" / "services.yml", "folder": tmp_path}
+    playbook.write_text(SERVICES.format(**files), encoding="utf-8")
+    result = play(playbook, written(tmp_path, inventory), **FILLED_IN)
+    assert result.returncode == 0, result.stdout
+    alive = ["/opt/gpu-fleet/miner/alive", "{slot}"]
+    expected = {
+        "gpu-01": ("per_card", {"driver": "per_card", "alive": alive}, ["gpu-miner@{slot}.service", alive]),
+        "gpu-02": ("shared", {"driver": "shared", "alive": alive}, ["gpu-miner.service", alive]),
+        "gpu-03": ("none", {"driver": "none"}, ["", []]),
+    }
+    for host, (miner, pool, watchdog) in expected.items():
+        assert json.loads((tmp_path / f"{host}.json").read_text()) == {"miner": miner, "pool": pool, "watchdog": watchdog}
+
+
 APERTURE = """
 - hosts: localhost
   connection: local
