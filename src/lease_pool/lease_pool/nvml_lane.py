@@ -19,6 +19,7 @@ from typing import Any, NoReturn
 
 CALL_S = 5.0  # one call, however long its asker would wait
 REST_S = 30.0  # after a call that hung, the driver is let alone for so long
+_DEATH_S = 0.2  # an ordinary process dies of SIGKILL much sooner
 _PR_SET_PDEATHSIG = 1
 
 
@@ -45,7 +46,7 @@ class Lane:
             async with asyncio.timeout(bound_s), self._turn:
                 if self._call is not None:
                     await asyncio.wait([self._call])  # its asker may have given up; it has its own bound
-                self._refuse_while_it_hangs()
+                await self._ready_to_ask()
                 self._call = asyncio.create_task(self._exchange(question))
                 self._call.add_done_callback(lambda call: call.cancelled() or call.exception())  # seen, also when its asker has left
                 return await asyncio.shield(self._call)
@@ -56,10 +57,17 @@ class Lane:
         """End the child; it is not waited for."""
         self._kill()
 
-    def _refuse_while_it_hangs(self) -> None:
+    async def _ready_to_ask(self) -> None:
+        """Return when a child is there, or none is left over. Raises Hangs."""
         now = time.monotonic()
-        if self._hung_at is not None and (now < self._rests_until or not self._reaped()):
+        if self._hung_at is not None and now < self._rests_until:
             raise Hangs(f"a driver call hangs since {now - self._hung_at:.0f} s")
+        if self._pipe is None:
+            end = now + _DEATH_S
+            while not self._reaped():  # one that was killed a moment ago
+                if time.monotonic() >= end:
+                    raise Hangs(f"process {self._pid} hangs in the driver and cannot be killed")
+                await asyncio.sleep(0.01)
 
     async def _exchange(self, question: Any) -> Any:
         loop, readable, began = asyncio.get_running_loop(), asyncio.Event(), time.monotonic()

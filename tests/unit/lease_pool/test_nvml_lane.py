@@ -115,10 +115,18 @@ async def test_a_hung_call_whose_asker_gave_up_is_ended_all_the_same(lane: Lane)
     assert gone(pid)
 
 
-async def test_a_child_that_dies_is_replaced(lane: Lane) -> None:
-    with pytest.raises(EOFError):
-        await lane.ask(("die", None), 5)
-    assert (await lane.ask("next", 5))[0] == "next"
+def children() -> set[int]:
+    """This process's children, zombies included."""
+    return set(map(int, Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()))
+
+
+async def test_a_child_that_dies_is_replaced_and_leaves_no_zombie(lane: Lane) -> None:
+    before = children()
+    for _ in range(3):
+        with pytest.raises(EOFError):
+            await lane.ask(("die", None), 5)
+    _, pid = await lane.ask("next", 5)
+    assert children() - before == {pid}
 
 
 async def test_a_child_keeps_nothing_open_but_its_pipe(lane: Lane, tmp_path: Path) -> None:
