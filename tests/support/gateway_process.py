@@ -12,6 +12,7 @@ import aiohttp
 
 from tests.support.pool_double import TOKEN
 
+MASTER_KEY = "sk-master-key-of-the-tests"
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -30,7 +31,7 @@ class GatewayProcess:
             "PATH": os.environ["PATH"], "HOME": str(folder), "PYTHONPATH": f"{ROOT / 'src' / 'gateway_guard'}:{ROOT}", "PYTHONDONTWRITEBYTECODE": "1",
             "LITELLM_LOCAL_MODEL_COST_MAP": "True", "LITELLM_MODE": "PRODUCTION", "LITELLM_LOG": "ERROR", "DISABLE_ADMIN_UI": "True",
             "NO_DOCS": "True", "NO_REDOC": "True", "NO_OPENAPI": "True", "GATEWAY_GUARD_DIR": str(folder),
-            "FLEET_POOL_TOKEN": TOKEN, "FLEET_FAR_KEY": "hosted-key", "LITELLM_MASTER_KEY": "sk-master-key-of-the-tests", **(extra or {}),
+            "FLEET_POOL_TOKEN": TOKEN, "FLEET_FAR_KEY": "hosted-key", "LITELLM_MASTER_KEY": MASTER_KEY, **(extra or {}),
         }  # fmt: skip
         self._process: asyncio.subprocess.Process | None = None
 

@@ -46,8 +46,16 @@ class Fleet:
     gateway: GatewayProcess
 
     async def ask(
-        self, model: str, *, key: str = "agent", data_class: str | None = None, path: str = "/v1/chat/completions", **body: Any
+        self,
+        model: str,
+        *,
+        key: str = "agent",
+        data_class: str | None = None,
+        path: str = "/v1/chat/completions",
+        base: str | None = None,
+        **body: Any,
     ) -> Answer:
+        """Ask for an answer; `base`: another address than the gateway's own."""
         content = (
             {"messages": [{"role": "user", "content": "hello"}]}
             if path.endswith(("chat/completions", "messages")) and "messages" not in body
@@ -55,13 +63,20 @@ class Fleet:
         )
         payload = {"model": model, **content, **body}
         headers = {"X-Data-Class": data_class} if data_class else {}
-        return await self.send(path, json.dumps(payload).encode(), key=key, headers=headers)
+        return await self.send(path, json.dumps(payload).encode(), key=key, headers=headers, base=base)
 
     async def send(
-        self, path: str, body: bytes, *, key: str = "agent", method: str = "POST", headers: dict[str, str] | None = None
+        self,
+        path: str,
+        body: bytes,
+        *,
+        key: str = "agent",
+        method: str = "POST",
+        headers: dict[str, str] | None = None,
+        base: str | None = None,
     ) -> Answer:
         all_headers = {"Authorization": f"Bearer {KEYS.get(key, key)}", "Content-Type": "application/json", **(headers or {})}
-        url = aiohttp.client.URL(f"{self.gateway.url}{path}", encoded=True)
+        url = aiohttp.client.URL(f"{base or self.gateway.url}{path}", encoded=True)
         async with self.session.request(method, url, data=body, headers=all_headers, allow_redirects=False) as response:
             return Answer(
                 response.status, {name.lower(): value for name, value in response.headers.items()}, await response.text(errors="replace")
