@@ -66,8 +66,8 @@ def strip(data: MutableMapping[str, Any]) -> None:
     sent = set(body) if isinstance(body, Mapping) else set(data)
     for name in (sent - ALLOWED) - _OURS:
         data.pop(name, None)
-    for name in KNOBS - ALLOWED:
-        data.pop(name, None)
+    for name in KNOBS.intersection(data):
+        del data[name]
     if isinstance(body, Mapping):
         for field in ("metadata", "litellm_metadata"):
             _forget_spoofed(data.get(field), body.get(field))

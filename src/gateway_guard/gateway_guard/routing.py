@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
+from functools import cached_property
+from itertools import accumulate
 
 SERVICE_S = 10.0  # how long an answer takes, roughly: only the order of the hosts counts
 LOAD_S = 5.0
@@ -42,7 +44,7 @@ class Standing(IntEnum):
     FAILING = 3
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Candidate:
     """One host of a model group. snapshot None = unknown; in_flight: aliases that this gateway sent there since the snapshot was taken, in order;
     backing_off: it failed lately; cards: the most free cards ever seen for this alias."""
@@ -54,6 +56,11 @@ class Candidate:
     backing_off: bool = False
     cards: int = 1
 
+    @cached_property
+    def free(self) -> Mapping[str, int]:
+        """Free cards by alias after what is in flight; counted once, as every question below needs it."""
+        return free_cards(self.snapshot, self.in_flight) if self.snapshot is not None else {}
+
 
 def standing(candidate: Candidate) -> Standing:
     snapshot = candidate.snapshot
@@ -64,7 +71,7 @@ def standing(candidate: Candidate) -> Standing:
     model = snapshot.models.get(candidate.alias)
     if snapshot.draining or model is None or model.failing:
         return Standing.FAILING
-    return Standing.FREE if free_cards(snapshot, candidate.in_flight).get(candidate.alias, 0) > 0 else Standing.BUSY
+    return Standing.FREE if candidate.free[candidate.alias] > 0 else Standing.BUSY
 
 
 def free_cards(snapshot: Snapshot, in_flight: Iterable[str]) -> dict[str, int]:
@@ -73,22 +80,23 @@ def free_cards(snapshot: Snapshot, in_flight: Iterable[str]) -> dict[str, int]:
     levels = sorted({count for count in counts.values() if count > 0})
     # sizes[i]: free cards that fit exactly the models with at least levels[i] free cards; the first are the biggest cards
     sizes = [level - below for below, level in zip([0, *levels], levels, strict=False)]
-    reach = {alias: levels.index(count) + 1 if count > 0 else 0 for alias, count in counts.items()}
+    rank = {count: number for number, count in enumerate(levels, 1)}
+    reach = {alias: rank.get(count, 0) for alias, count in counts.items()}
     for alias in in_flight:
         for index in range(reach.get(alias, 0) - 1, -1, -1):
             if sizes[index] > 0:
                 sizes[index] -= 1
                 break
-    return {alias: sum(sizes[: reach[alias]]) for alias in counts}
+    left = [0, *accumulate(sizes)]
+    return {alias: left[reached] for alias, reached in reach.items()}
 
 
 def harm(candidate: Candidate) -> int:
     """Return how many free-card counts of other models sink when this request takes its card there."""
     if candidate.snapshot is None:
         return 0
-    before = free_cards(candidate.snapshot, candidate.in_flight)
     after = free_cards(candidate.snapshot, [*candidate.in_flight, candidate.alias])
-    return sum(after[alias] < before[alias] for alias in before)
+    return sum(after[alias] < count for alias, count in candidate.free.items())
 
 
 def expected_wait(candidate: Candidate) -> float:
@@ -115,11 +123,11 @@ def choose(candidates: Sequence[Candidate], refused: frozenset[str], last_attemp
     chance in [0, 1) breaks ties, so that several gateways do not all pick the same host.
     """
     left = [candidate for candidate in candidates if candidate.host not in refused] or list(candidates)
-    best = min(standing(candidate) for candidate in left)
-    equals = [candidate for candidate in left if standing(candidate) == best]
+    standings = [standing(candidate) for candidate in left]
+    best = min(standings)
+    equals = [candidate for candidate, found in zip(left, standings, strict=True) if found is best]
     if best is Standing.FREE:
-        spare = {c.host: free_cards(c.snapshot, c.in_flight)[c.alias] if c.snapshot else 0 for c in equals}
-        order = {candidate.host: (float(harm(candidate)), float(-spare[candidate.host])) for candidate in equals}
+        order = {candidate.host: (float(harm(candidate)), float(-candidate.free[candidate.alias])) for candidate in equals}
     else:
         order = {candidate.host: (expected_wait(candidate), 0.0) for candidate in equals}
     lowest = min(order.values())
