@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import statistics
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -14,10 +14,11 @@ import yaml
 from tests.support import litellm_venv
 from tests.support.gateway_front import MISSING, Front, is_installed
 from tests.support.gateway_process import MASTER_KEY, GatewayProcess
-from tests.support.gateway_rig import start_fleet, stop_fleet
+from tests.support.gateway_rig import Answer, Fleet, start_fleet, stop_fleet
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
-REPEATS, REQUESTS, WARM_UP = 7, 150, 100
+REPEATS, REQUESTS, WARM_UP = 5, 150, 50
+BARE, GUARD, FRONT = "LiteLLM", "LiteLLM + guard", "nginx + LiteLLM + guard"
 TARGET_MS = 1.0
 
 
@@ -34,26 +35,39 @@ def _write_bare(folder: Path, source: Path) -> None:
     (folder / "config.yaml").write_text(yaml.safe_dump(config))
 
 
-async def _interleaved(columns: dict[str, Callable[[], Awaitable[Any]]]) -> dict[str, list[float]]:
-    """Return the p50 (ms) of each column in every repeat. Each request of one column is followed by one of every other, in changing order."""
+async def _interleaved(columns: Mapping[str, Callable[[], Awaitable[Answer]]]) -> dict[str, float]:
+    """Return the p50 (ms) of each column. Each request of one column is followed by one of every other, in changing order."""
     names = list(columns)
-    p50: dict[str, list[float]] = {name: [] for name in names}
-    for repeat in range(REPEATS + 1):  # the first warms up
-        times: dict[str, list[float]] = {name: [] for name in names}
-        for number in range(REQUESTS if repeat else WARM_UP):
-            for name in names[number % len(names) :] + names[: number % len(names)]:
-                started = time.perf_counter()
-                answer = await columns[name]()
-                times[name].append((time.perf_counter() - started) * 1000)
-                assert answer.status == 200, f"{name}: {answer.text}"
-        if repeat:
-            for name, values in times.items():
-                p50[name].append(statistics.median(values))
-    return p50
+    times: dict[str, list[float]] = {name: [] for name in names}
+    for number in range(-WARM_UP, REQUESTS):
+        for name in names[number % len(names) :] + names[: number % len(names)]:
+            started = time.perf_counter()
+            answer = await columns[name]()
+            took = (time.perf_counter() - started) * 1000
+            assert answer.status == 200, f"{name}: {answer.text}"
+            if number >= 0:
+                times[name].append(took)
+    return {name: statistics.median(values) for name, values in times.items()}
 
 
-def _added(p50: dict[str, list[float]], name: str, base: str) -> list[float]:
-    return [after - before for after, before in zip(p50[name], p50[base], strict=True)]
+async def _one_repeat(fleet: Fleet, bare: GatewayProcess, folder: Path) -> dict[str, float]:
+    """Both gateways start anew: two starts of one and the same LiteLLM differ by some tenths of a millisecond for as long as they live."""
+    front = Front(folder, fleet.gateway.port)
+    try:
+        await asyncio.gather(fleet.gateway.start(), bare.start(), front.start())
+        return await _interleaved(
+            {
+                BARE: lambda: fleet.ask("t3-smart", key=MASTER_KEY, base=bare.url),
+                GUARD: lambda: fleet.ask("t3-smart"),
+                FRONT: lambda: fleet.ask("t3-smart", base=front.url),
+            }
+        )
+    finally:
+        await asyncio.gather(front.stop(), bare.stop(), fleet.gateway.stop())
+
+
+def _row(name: str, p50: list[float], added: list[float]) -> str:
+    return f"{name:<24}" + "".join(f"{statistics.median(v):9.2f} {f'{min(v):.2f} to {max(v):.2f}':>16}" for v in (p50, added))
 
 
 @pytest.mark.long
@@ -61,32 +75,25 @@ def _added(p50: dict[str, list[float]], name: str, base: str) -> list[float]:
 @pytest.mark.skipif(not is_installed(), reason=MISSING)
 async def test_the_guard_and_nginx_together_add_at_most_a_millisecond(tmp_path: Path) -> None:
     fleet = await start_fleet(tmp_path)
+    await fleet.gateway.stop()
     _write_bare(tmp_path / "bare", tmp_path)
     bare = GatewayProcess(litellm_venv.python(), tmp_path / "bare")
-    (tmp_path / "front").mkdir()
-    front = Front(tmp_path / "front", fleet.gateway.port)
+    repeats = []
     try:
-        await bare.start()
-        await front.start()
-        p50 = await _interleaved(
-            {
-                "LiteLLM": lambda: fleet.ask("t3-smart", key=MASTER_KEY, base=bare.url),
-                "+ guard": lambda: fleet.ask("t3-smart"),
-                "+ guard + nginx": lambda: fleet.ask("t3-smart", base=front.url),
-            }
-        )
+        for number in range(REPEATS):
+            folder = tmp_path / f"front-{number}"
+            folder.mkdir()
+            repeats.append(await _one_repeat(fleet, bare, folder))
     finally:
-        await front.stop()
-        await bare.stop()
         await stop_fleet(fleet)
-    print(f"\np50 of a request in {REPEATS} repeats of {REQUESTS}, ms       median    min    max   added (median, min, max)")
-    for name, values in p50.items():
-        extra = _added(p50, name, "LiteLLM")
-        row = f"{name:<48} {statistics.median(values):7.2f} {min(values):6.2f} {max(values):6.2f}"
-        print(f"{row}   {statistics.median(extra):5.2f}  {min(extra):5.2f}  {max(extra):5.2f}")
-    added = statistics.median(_added(p50, "+ guard + nginx", "LiteLLM"))
-    print(f"the guard and nginx together add {added:.2f} ms; target <= {TARGET_MS:.0f} ms: {'met' if added <= TARGET_MS else 'MISSED'}")
-    assert added <= TARGET_MS
+    added = {name: [repeat[name] - repeat[BARE] for repeat in repeats] for name in (BARE, GUARD, FRONT)}
+    print(f"\n{f'{REPEATS} repeats of {REQUESTS}':<24}{'p50, ms':>26}{'added, ms':>26}   (median, least to most)")
+    for name, more in added.items():
+        print(_row(name, [repeat[name] for repeat in repeats], more))
+    together = statistics.median(added[FRONT])
+    verdict = "met" if together <= TARGET_MS else "MISSED"
+    print(f"the guard and nginx together add {together:.2f} ms at p50; target <= {TARGET_MS:.0f} ms: {verdict}")
+    assert together <= TARGET_MS
 
 
 @pytest.mark.long
