@@ -24,6 +24,8 @@ KEYS = {
 SMALL, BIG = 8, 20  # GiB
 MODELS = {"t3-smart": SMALL, "t3-code": SMALL, "t4-router": SMALL, "t4-embedding": SMALL, "t3-plan": BIG, "t3-lone": SMALL}
 ADDRESSES = {"gpu-a": "10.9.0.1", "gpu-b": "10.9.0.2"}
+Cards = Mapping[str, list[tuple[int, list[str]]]]  # host → (GiB, labels) of each card
+CARDS: Cards = {"gpu-a": [(12, [])] * 3, "gpu-b": [(12, []), (24, []), (24, ["lone"])]}
 
 
 def _model(name: str, gib: int, **more: Any) -> dict[str, Any]:
@@ -36,7 +38,7 @@ def _identity(name: str, role: str, tiers: list[str], min_class: str, aliases: l
     return {"name": name, "role": role, "key_sha256": digest, "tiers": tiers, "aliases": aliases or [], "min_class": min_class}
 
 
-def inventory(hosted_url: str) -> dict[str, dict[str, Any]]:
+def inventory(hosted_url: str, cards: Cards = CARDS) -> dict[str, dict[str, Any]]:
     chains = {"public": ["t1-smart"], "internal": ["t1-smart"], "restricted": []}
     common: dict[str, Any] = {
         "fleet_pool_token": TOKEN,
@@ -74,20 +76,19 @@ def inventory(hosted_url: str) -> dict[str, dict[str, Any]]:
             _identity("operator", "operator", ["T1", "T3", "T4"], "public"),
         ],
     }
-    cards = {"gpu-a": [(12288, [])] * 3, "gpu-b": [(12288, []), (24576, []), (24576, ["lone"])]}
     hosts: dict[str, dict[str, Any]] = {}
     for letter, (host, sizes) in zip("ab", cards.items(), strict=True):
         uuid = f"GPU-{letter}0000000-0000-4000-8000-0000000000c"
         fleet_cards = [
-            {"slot": f"c{i}", "uuid": f"{uuid}{i}", "memory_mib": mib, "labels": labels} for i, (mib, labels) in enumerate(sizes)
+            {"slot": f"c{i}", "uuid": f"{uuid}{i}", "memory_mib": gib * 1024, "labels": labels} for i, (gib, labels) in enumerate(sizes)
         ]
         hosts[host] = {**common, "fleet_address": ADDRESSES[host], "fleet_cards": fleet_cards}
     return hosts
 
 
-def render(folder: Path, pools: Mapping[str, str], hosted_url: str, guard: dict[str, Any] | None = None) -> None:
+def render(folder: Path, pools: Mapping[str, str], hosted_url: str, guard: dict[str, Any] | None = None, cards: Cards = CARDS) -> None:
     """Write config.yaml, keys.json and guard.json; the hosts' addresses are replaced by those of the doubles."""
-    catalog = expand(inventory(hosted_url))
+    catalog = expand(inventory(hosted_url, cards))
     texts = {
         "config.yaml": litellm_config(catalog),
         "keys.json": json.dumps(gateway_grants(catalog)),

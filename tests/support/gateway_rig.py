@@ -36,12 +36,9 @@ class Answer:
 
 
 @dataclass
-class Fleet:
-    """The doubles and how to start a gateway in front of them."""
+class GatewayClient:
+    """Asks one gateway as its clients do."""
 
-    pools: dict[str, PoolDouble]
-    hosted: HostedDouble
-    folder: Path
     session: aiohttp.ClientSession
     gateway: GatewayProcess
 
@@ -82,6 +79,15 @@ class Fleet:
                 response.status, {name.lower(): value for name, value in response.headers.items()}, await response.text(errors="replace")
             )
 
+
+@dataclass
+class Fleet(GatewayClient):
+    """The doubles with the gateway in front of them."""
+
+    pools: dict[str, PoolDouble]
+    hosted: HostedDouble
+    folder: Path
+
     def left_the_fleet(self) -> list[dict[str, Any]]:
         """What reached the hosted model; LiteLLM's own question for the provider's list of models carries nothing of a request."""
         return [item for item in self.hosted.requests if item["path"] != "/v1/models" or item["text"]]
@@ -104,7 +110,7 @@ async def start_fleet(
         (folder / "config.yaml").write_text(yaml.safe_dump(config))
     gateway = GatewayProcess(litellm_venv.python(), folder, extra)
     await gateway.start()
-    return Fleet(pools, hosted, folder, aiohttp.ClientSession(), gateway)
+    return Fleet(aiohttp.ClientSession(), gateway, pools, hosted, folder)
 
 
 async def stop_fleet(fleet: Fleet) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from aiohttp import web
 
-from tests.support.pool_double import _event, _last_event, _plain
+from tests.support.openai_answers import event, last_event, plain
 
 
 class HostedDouble:
@@ -40,9 +40,9 @@ class HostedDouble:
         except ValueError:
             body = {}
         if not (isinstance(body, dict) and body.get("stream")):
-            return web.json_response(_plain(request.path, body if isinstance(body, dict) else {}))
+            return web.json_response(plain(request.path, body if isinstance(body, dict) else {}))
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
-        await response.write(_event(request.path, body, 0))
-        await response.write(_last_event(request.path, body))
+        await response.write(event(request.path, body, 0))
+        await response.write(last_event(request.path, body))
         return response

@@ -14,6 +14,8 @@ from typing import Any
 
 from aiohttp import web
 
+from tests.support.openai_answers import event, last_event, plain
+
 TOKEN = "pool-token-of-the-doubles-0123456789abcdef"
 
 
@@ -165,89 +167,20 @@ class PoolDouble:
 
     async def _answer(self, request: web.Request, body: dict[str, Any], headers: dict[str, str]) -> web.StreamResponse:
         if not body.get("stream"):
-            return web.json_response(_plain(request.path, body), headers=headers)
+            return web.json_response(plain(request.path, body), headers=headers)
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream", **headers})
         await response.prepare(request)
         for number in range(self.tokens):
-            await response.write(_event(request.path, body, number))
+            await response.write(event(request.path, body, number))
             if self.fault == "cut":
                 assert request.transport is not None
                 request.transport.abort()
                 return response
             await asyncio.sleep(self.token_s)
-        await response.write(_last_event(request.path, body))
+        await response.write(last_event(request.path, body))
         await response.write_eof()
         return response
 
 
 def _error(status: int, code: str, headers: dict[str, str] | None = None) -> web.Response:
     return web.json_response({"error": {"message": code, "type": "pool", "param": None, "code": code}}, status=status, headers=headers)
-
-
-def _plain(path: str, body: dict[str, Any]) -> dict[str, Any]:
-    model = body.get("model")
-    usage = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
-    if path.endswith("/embeddings"):
-        return {"object": "list", "model": model, "data": [{"object": "embedding", "index": 0, "embedding": [0.1, 0.2]}], "usage": usage}
-    if path.endswith("/responses"):
-        part = {"type": "output_text", "text": "hello", "annotations": []}
-        message = {"type": "message", "id": "msg_1", "role": "assistant", "status": "completed", "content": [part]}
-        usage = {"input_tokens": 1, "output_tokens": 1, "total_tokens": 2}
-        return {
-            "id": "resp_1",
-            "object": "response",
-            "created_at": 1,
-            "model": model,
-            "status": "completed",
-            "output": [message],
-            "usage": usage,
-        }
-    if path.endswith("/chat/completions"):
-        choice: dict[str, Any] = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "hello"}}
-        return {"id": "c1", "object": "chat.completion", "created": 1, "model": model, "choices": [choice], "usage": usage}
-    if path.endswith("/rerank"):
-        return {"id": "r1", "model": model, "results": [{"index": 0, "relevance_score": 0.5}], "usage": usage}
-    if path.endswith("/images/generations"):
-        return {"created": 1, "data": [{"b64_json": "aGVsbG8="}]}
-    return {
-        "id": "t1",
-        "object": "text_completion",
-        "created": 1,
-        "model": model,
-        "choices": [{"index": 0, "text": "hello", "finish_reason": "stop"}],
-        "usage": usage,
-    }
-
-
-def _event(path: str, body: dict[str, Any], number: int) -> bytes:
-    if path.endswith("/responses"):
-        event: dict[str, Any] = {
-            "type": "response.output_text.delta",
-            "item_id": "msg_1",
-            "output_index": 0,
-            "content_index": 0,
-            "delta": f"t{number} ",
-        }
-    else:
-        delta = {"text": f"t{number} "} if path.endswith("/v1/completions") else {"delta": {"content": f"t{number} "}}
-        event = {
-            "id": "c1",
-            "object": "chat.completion.chunk",
-            "created": 1,
-            "model": body.get("model"),
-            "choices": [{"index": 0, "finish_reason": None, **delta}],
-        }
-    return b"data: " + json.dumps(event).encode() + b"\n\n"
-
-
-def _last_event(path: str, body: dict[str, Any]) -> bytes:
-    if path.endswith("/responses"):
-        return b"data: " + json.dumps({"type": "response.completed", "response": _plain(path, body)}).encode() + b"\n\n"
-    event = {
-        "id": "c1",
-        "object": "chat.completion.chunk",
-        "created": 1,
-        "model": body.get("model"),
-        "choices": [{"index": 0, "finish_reason": "stop", "delta": {}}],
-    }
-    return b"data: " + json.dumps(event).encode() + b"\n\ndata: [DONE]\n\n"

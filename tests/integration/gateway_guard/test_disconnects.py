@@ -4,32 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import Any
 
 import pytest
 
+from tests.support.gateway_cases import DISCONNECTS
 from tests.support.gateway_rig import Fleet
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
-CASES: dict[str, tuple[str, str, dict[str, Any], str]] = {
-    "chat, queued": ("/v1/chat/completions", "t3-smart", {}, "queued"),
-    "chat stream, queued": ("/v1/chat/completions", "t3-smart", {"stream": True}, "queued"),
-    "chat, before the answer": ("/v1/chat/completions", "t3-smart", {}, "gate"),
-    "chat stream, before the first byte": ("/v1/chat/completions", "t3-smart", {"stream": True}, "gate"),
-    "chat stream, in the middle": ("/v1/chat/completions", "t3-smart", {"stream": True}, "middle"),
-    "completion, before the answer": ("/v1/completions", "t3-smart", {"prompt": "x"}, "gate"),
-    "completion stream, in the middle": ("/v1/completions", "t3-smart", {"prompt": "x", "stream": True}, "middle"),
-    "response, before the answer": ("/v1/responses", "t3-smart", {"input": "x"}, "gate"),
-    "response stream, in the middle": ("/v1/responses", "t3-smart", {"input": "x", "stream": True}, "middle"),
-    "embedding, before the answer": ("/v1/embeddings", "t4-embedding", {"input": "x"}, "gate"),
-    "message, before the answer": ("/v1/messages", "t3-smart", {"max_tokens": 5}, "gate"),
-    "message stream, in the middle": ("/v1/messages", "t3-smart", {"max_tokens": 5, "stream": True}, "middle"),
-}
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", DISCONNECTS)
 async def test_a_client_that_leaves_gives_its_card_back(fleet: Fleet, name: str) -> None:
-    path, model, body, phase = CASES[name]
+    path, model, body, phase = DISCONNECTS[name]
     taken = {}
     for host, pool in fleet.pools.items():
         pool.queue_s = 60

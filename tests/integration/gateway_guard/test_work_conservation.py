@@ -3,30 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from pathlib import Path
 
 import pytest
 
 from tests.support import litellm_venv
+from tests.support.gateway_cases import rounds
 from tests.support.gateway_process import GatewayProcess
 from tests.support.gateway_rig import Fleet, start_fleet, stop_fleet
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
-SMALL_ALIASES = ("t3-smart", "t3-code", "t4-router")
-
-
-def rounds(count: int, seed: int) -> list[list[str]]:
-    """Rounds of up to six requests that six cards can serve at once: at most two of them need one of the two big cards."""
-    chance = random.Random(seed)
-    found = []
-    for _ in range(count):
-        big = chance.randint(0, 2)
-        small = chance.randint(0 if big else 1, 6 - big)
-        wanted = ["t3-plan"] * big + [chance.choice(SMALL_ALIASES) for _ in range(small)]
-        chance.shuffle(wanted)
-        found.append(wanted)
-    return found
 
 
 async def started_at_once(fleet: Fleet, gateways: list[GatewayProcess], count: int) -> tuple[int, int]:
