@@ -18,9 +18,11 @@ NOT_CONNECTED = (
 TIMED_OUT = ("Timeout", "ReadTimeout", "APITimeoutError", "TimeoutError", "SocketTimeoutError")
 
 
-def classify_error(error: Exception, at_once: bool) -> Failure:
-    """Return the kind of failure; `at_once`: the attempt had asked for a card now or none."""
-    names = {type(item).__name__ for item in _chain(error)}
+def classify_error(error: Exception, at_once: bool, earlier: Exception | None = None) -> Failure:
+    """Return the kind of failure; `at_once`: the attempt had asked for a card now or none; `earlier`: how the attempt before it failed."""
+    # LiteLLM makes the next attempt while it handles the earlier one's error, which Python then names as the context of the new one.
+    past = {id(item) for item in _chain(earlier)} if earlier is not None and earlier is not error else set()
+    names = {type(item).__name__ for item in _chain(error) if id(item) not in past}
     connected = names.isdisjoint(NOT_CONNECTED)
     status = getattr(error, "status_code", None)
     return classify(status if isinstance(status, int) else None, connected, not names.isdisjoint(TIMED_OUT), at_once)

@@ -166,7 +166,7 @@ class Guard(CustomLogger):
         if state is None:
             return
         attempt = state.attempt
-        failure = classify_error(exception, attempt is not None and attempt.at_once)
+        failure = classify_error(exception, attempt is not None and attempt.at_once, state.last_error)
         state.fail(failure, exception, retry_after(exception))
         host = self._host(request_data)
         if host is None:

@@ -139,6 +139,27 @@ async def test_with_no_host_reachable_the_client_is_told_to_come_back(fleet: Fle
     assert seconds < 7
 
 
+@pytest.mark.parametrize("status", [400, 429])
+async def test_after_an_unreachable_host_the_next_hosts_own_answer_is_what_the_client_gets(fleet: Fleet, status: int) -> None:
+    down, up = list(fleet.pools.values())[:2]
+    taken = [up._free.pop() for _ in up.free]  # the host that goes down is the one with a free card
+    up.fault = status
+    port = down.port
+    try:
+        await fleet.ask("t3-smart")  # wakes the reader of the capacity
+        await known_to_the_gateway()
+        for pool in fleet.pools.values():
+            pool.requests.clear()
+        await down.stop()
+        answer = await fleet.ask("t3-smart")
+    finally:
+        await down.start(port)
+        for card in taken:
+            up._give(card)
+    assert len(up.requests) == 1
+    assert answer.status == status, answer.text
+
+
 def _swallow(port: int) -> tuple[socket.socket, list[socket.socket]]:
     """Listen with a full queue: the kernel drops every further SYN, as a host that is powered off does."""
     listener = socket.socket()
