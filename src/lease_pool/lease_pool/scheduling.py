@@ -101,7 +101,11 @@ def _place(view: Mapping[str, CardView], want: Want, passed: Sequence[Want], bac
     usable = sorted((c for c in view.values() if may_use(c, want, backing)), key=lambda c: c.memory_mib)  # stable: then as declared
     to_have = [c for c in usable if c.room is Room.FREE] + [c for c in usable if c.room is Room.LEAVING]
     to_have += [c for c in usable if c.room is Room.WORKER and c.idle]
-    return Start(want.id, tuple(c.slot for c in to_have[: want.cards])) if len(to_have) >= want.cards else None
+    if len(to_have) < want.cards:
+        return None
+    if want.model is not None and to_have[0].room is Room.WORKER and to_have[0].model == want.model:
+        return Join(want.id, to_have[0].slot)  # its own worker need not end and load again
+    return Start(want.id, tuple(c.slot for c in to_have[: want.cards]))
 
 
 def joinable(card: CardView, want: Want) -> bool:
@@ -120,9 +124,9 @@ def _apply(view: dict[str, CardView], want: Want, action: Action) -> None:
 
 
 def _reserve(view: dict[str, CardView], want: Want) -> None:
-    """A borrower of several cards keeps the free ones it waits beside, or smaller requests would starve it."""
+    """A borrower of several cards keeps the free and idle ones it waits beside, or smaller requests would starve it."""
     for slot, card in view.items():
-        if fits(card, want) and card.room in (Room.FREE, Room.LEAVING):
+        if fits(card, want) and (card.idle or card.room in (Room.FREE, Room.LEAVING)):
             view[slot] = _with(card, room=Room.BUSY, model=None, shares=0, accepting=False)
 
 

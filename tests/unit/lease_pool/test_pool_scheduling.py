@@ -188,3 +188,13 @@ def test_a_waiter_is_served_within_the_time_of_what_ran_before_it_however_many_r
         slot = data.draw(st.sampled_from([slot for slot, shares in running.items() if shares]))
         running[slot] -= 1
     raise AssertionError("what ran before has ended and the older waiter still waits")
+
+
+def test_the_idle_worker_that_a_borrower_of_several_cards_waits_beside_is_not_taken_by_a_younger_request() -> None:
+    loan, younger = Want(1, None, 1, cards=2), Want(2, "m", 5, parallel=4)
+    assert plan([busy("a", "m", shares=0, idle=True), busy("b", "n")], [loan, younger]) == []
+
+
+def test_a_request_never_ends_its_own_model_s_idle_worker_to_load_it_again() -> None:
+    large, small = Want(1, None, 80), Want(2, None, 5)  # the small loan stands behind the large one
+    assert plan([busy("a", "m", shares=0, idle=True), card("c", 80, room=Room.BUSY)], [large, small, Want(3, "m", 5)]) == [Join(3, "a")]
