@@ -71,15 +71,16 @@ class Lane:
 
     async def _exchange(self, question: Any) -> Any:
         loop, readable, began = asyncio.get_running_loop(), asyncio.Event(), time.monotonic()
-        pipe = self._pipe or self._start()
         try:
+            pipe = self._pipe or self._start()
+            fd = pipe.fileno()
             pipe.send(question)
-            loop.add_reader(pipe.fileno(), readable.set)
+            loop.add_reader(fd, readable.set)
             try:
                 async with asyncio.timeout(CALL_S):
                     await readable.wait()
             finally:
-                loop.remove_reader(pipe.fileno())
+                loop.remove_reader(fd)
             reply = pipe.recv()
         except TimeoutError:
             self._hung_at = began if self._hung_at is None else self._hung_at
@@ -99,7 +100,7 @@ class Lane:
         self._pipe, theirs = Pipe()
         parent = os.getpid()
         # Not exec'd: a lane a card would cost 15 MB each. The child calls nothing but `answer`, and never comes back from here.
-        self._pid = os.fork()
+        self._pid = os.fork()  # an OSError (no process or descriptor to be had) is told as a child that died
         if self._pid == 0:
             _serve(theirs, self._answer, parent)
         theirs.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import signal
 import subprocess
@@ -127,6 +128,17 @@ async def test_a_child_that_dies_is_replaced_and_leaves_no_zombie(lane: Lane) ->
             await lane.ask(("die", None), 5)
     _, pid = await lane.ask("next", 5)
     assert children() - before == {pid}
+
+
+async def test_a_child_that_cannot_be_made_is_told_as_one_that_died(lane: Lane, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full() -> int:
+        raise BlockingIOError(errno.EAGAIN, "no process is left")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fork", full)
+        with pytest.raises(EOFError):
+            await lane.ask("who", 5)
+    assert (await lane.ask("well", 5))[0] == "well"
 
 
 async def test_a_child_keeps_nothing_open_but_its_pipe(lane: Lane, tmp_path: Path) -> None:
