@@ -38,6 +38,7 @@ READ_S = 1800.0
 RETRIED = ("TimeoutErrorRetries", "RateLimitErrorRetries", "InternalServerErrorRetries", "ServiceUnavailableErrorRetries", "DefaultRetries")
 NOT_RETRIED = ("BadRequestErrorRetries", "AuthenticationErrorRetries", "ContentPolicyViolationErrorRetries", "NotFoundErrorRetries")
 SHORT_TEXT = 20_000
+NOT_CONNECTED_STATUSES = (408, 500)  # LiteLLM's for a connection that timed out or was refused
 UNREACHABLE_RETRY_S = "2"  # the readers ask an unreachable pool again within a second
 
 
@@ -184,7 +185,10 @@ class Guard(CustomLogger):
     ) -> HTTPException | None:
         """Say 503 where no host could be reached: LiteLLM calls a refused connection 500, which clients do not try again."""
         state = CURRENT.get()
-        if state is None or state.attempt is None or state.attempt.failure is not retries.Failure.NOT_REACHED:
+        if state is None or getattr(original_exception, "status_code", None) not in NOT_CONNECTED_STATUSES:
+            return None
+        # Where a fallback failed as well LiteLLM repeats the first group's error: each group's last attempt counts, not only the very last.
+        if not any(attempts and attempts[-1].failure is retries.Failure.NOT_REACHED for attempts in state.attempts.values()):
             return None
         state.retry_after = UNREACHABLE_RETRY_S
         return HTTPException(503, "no host of this model can be reached now", {"Retry-After": UNREACHABLE_RETRY_S})

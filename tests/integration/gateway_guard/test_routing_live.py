@@ -160,6 +160,20 @@ async def test_after_an_unreachable_host_the_next_hosts_own_answer_is_what_the_c
     assert answer.status == status, answer.text
 
 
+async def test_with_no_host_reachable_and_a_hosted_model_that_fails_the_client_is_told_to_come_back(fleet: Fleet) -> None:
+    ports = {name: pool.port for name, pool in fleet.pools.items()}
+    for pool in fleet.pools.values():
+        await pool.stop()
+    fleet.hosted.status = 400
+    try:
+        answer = await fleet.ask("t3-smart", key="public-agent", data_class="public")
+    finally:
+        for name, pool in fleet.pools.items():
+            await pool.start(ports[name])
+    assert len(fleet.hosted.requests) == 1
+    assert (answer.status, answer.headers["retry-after"]) == (503, "2")
+
+
 def _swallow(port: int) -> tuple[socket.socket, list[socket.socket]]:
     """Listen with a full queue: the kernel drops every further SYN, as a host that is powered off does."""
     listener = socket.socket()
