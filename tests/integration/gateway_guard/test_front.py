@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import itertools
 import statistics
 import time
@@ -32,7 +33,7 @@ async def front(shared_fleet: Fleet, tmp_path_factory: pytest.TempPathFactory) -
 def through(fleet: Fleet, front: Front) -> Fleet:
     """The fleet, asked through nginx."""
     gateway: Any = SimpleNamespace(url=front.url, log=fleet.gateway.log)
-    return Fleet(fleet.pools, fleet.hosted, fleet.folder, fleet.session, gateway)
+    return dataclasses.replace(fleet, gateway=gateway)
 
 
 async def test_a_stream_passes_chunk_by_chunk(through: Fleet) -> None:
