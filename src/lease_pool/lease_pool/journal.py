@@ -60,6 +60,7 @@ class Journal:
         self._wake = asyncio.Event()
         self._followers: set[asyncio.Queue[dict[str, Any]]] = set()
         self._file: int | None = None
+        self._torn = False  # the last line written is not whole
         self._task: asyncio.Task[None] | None = None
         self.lost = 0  # entries that could not be written (disk full, …)
 
@@ -106,9 +107,10 @@ class Journal:
         try:
             if os.fstat(self._file).st_size + len(lines) > self._most:
                 self._rotate()
-            view = memoryview(lines)
+            view = memoryview(b"\n" + lines if self._torn else lines)
             while view:
                 view = view[os.write(self._file, view) :]
+                self._torn = bool(view)
         except OSError as error:
             self.lost += count
             log.error("journal %s: %d entries lost: %s", self.path, count, error.strerror)
@@ -144,8 +146,9 @@ class Journal:
     def _rotate(self) -> None:
         assert self._file is not None  # noqa: S101  for the type checker: the caller has seen to it
         os.replace(self.path, self.path.with_suffix(".jsonl.1"))
+        fresh = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640)  # where that fails the old one stays open
         os.close(self._file)
-        self._file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        self._file = fresh
 
     def _end_torn_line(self) -> None:
         """A crash may have cut the last line: the next entry must not be glued to it."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import resource
 from pathlib import Path
 
 import pytest
@@ -110,3 +111,20 @@ async def test_others_have_their_turn_while_a_long_backlog_is_written(tmp_path: 
             written.add(journal.path.read_bytes().count(b"\n"))
     await journal.close()
     assert len(written - {0, 1000}) > 5
+
+
+async def test_an_entry_after_a_full_disk_is_not_glued_to_the_torn_one(tmp_path: Path) -> None:
+    journal = await opened(tmp_path)
+    journal.write("before")
+    journal.flush()
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size_of(tmp_path) + 30, hard))  # the kernel writes 30 bytes and refuses the rest
+    try:
+        journal.write("torn")
+        journal.flush()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    journal.write("after")
+    assert [json.loads(line)["event"] for line in journal.kept()] == ["before", "after"]
+    assert journal.lost == 1
+    await journal.close()
