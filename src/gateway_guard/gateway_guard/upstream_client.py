@@ -3,14 +3,15 @@
 By default /v1/completions gets another client than chat, one that keeps its connection open when the stream behind it is cancelled: a client that
 left in the middle of a text stream kept its card to the end (LiteLLM 1.108.7). The one set here closes it, and follows no redirects.
 
-LiteLLM closes the stream of a client that left by its `aclose`, which that of /v1/responses lacks: while LiteLLM itself was busy with an event, and not
-waiting for the next one, the client's leaving closed nothing, and the card was kept until the worker's next event.
+LiteLLM closes the stream of a client that left by its `aclose`. That of /v1/responses lacks one, and that of /v1/messages closes only the generator round
+the stream, which does nothing before its first event: the client's leaving then closed nothing, and the card was kept until the worker's next event.
 """
 
 from __future__ import annotations
 
 import httpx
 import litellm
+from litellm.llms.anthropic.pass_through.adapters.streaming_iterator import AnthropicSSEStream
 from litellm.llms.custom_httpx.http_handler import AsyncHTTPHandler
 from litellm.responses.streaming_iterator import ResponsesAPIStreamingIterator
 
@@ -18,9 +19,16 @@ from litellm.responses.streaming_iterator import ResponsesAPIStreamingIterator
 def use_one_client() -> None:
     transport = AsyncHTTPHandler.create_async_transport()
     litellm.aclient_session = httpx.AsyncClient(transport=transport, follow_redirects=False)
-    if not hasattr(ResponsesAPIStreamingIterator, "aclose"):
-        ResponsesAPIStreamingIterator.aclose = _close
+    ResponsesAPIStreamingIterator.aclose = _close_responses
+    AnthropicSSEStream.aclose = _close_messages
 
 
-async def _close(stream: ResponsesAPIStreamingIterator) -> None:
+async def _close_responses(stream: ResponsesAPIStreamingIterator) -> None:
     await stream.response.aclose()
+
+
+async def _close_messages(stream: AnthropicSSEStream) -> None:
+    try:
+        await stream._byte_stream.aclose()
+    finally:
+        await stream._anthropic_wrapper.completion_stream.aclose()
