@@ -19,7 +19,7 @@ from lease_pool.journal import Journal
 from lease_pool.types import CardState, Endpoint, Found, IdleState, LaunchSpec
 
 from tests.support.worker_fake_core import TOKEN
-from tests.support.worker_rig import Client, until
+from tests.support.worker_rig import Client, connected, until
 from tests.support.worker_scripted import Behaviour, Received, ScriptedWorker, model_server, response
 
 
@@ -85,7 +85,7 @@ class Inside:
     supervisor: TimedSupervisor
 
     async def connect(self) -> Client:
-        return Client(*await asyncio.open_connection("127.0.0.1", self.plane.port, limit=2**26))
+        return await connected(self.plane)
 
     async def ask(self, data: bytes) -> Any:
         client = await self.connect()

@@ -113,6 +113,11 @@ def get(path: str, token: str | None = TOKEN, **headers: str) -> bytes:
 STREAM = CHAT | {"stream": True}
 
 
+async def connected(plane: DataPlane) -> Client:
+    """A client on a new connection to the data plane."""
+    return Client(*await asyncio.open_connection("127.0.0.1", plane.port, limit=2**26))
+
+
 async def until(condition: Callable[[], Any], seconds: float = 5.0) -> None:
     """Return when the condition holds; fails after `seconds`."""
     async with asyncio.timeout(seconds):
@@ -128,7 +133,7 @@ class Rig:
     folder: Path
 
     async def connect(self) -> Client:
-        return Client(*await asyncio.open_connection("127.0.0.1", self.plane.port, limit=2**26))
+        return await connected(self.plane)
 
     async def ask(self, data: bytes, no_body: bool = False) -> Answer:
         """One request on a connection of its own."""

@@ -87,12 +87,9 @@ class Lane:
             self._rests_until = time.monotonic() + REST_S
             self._kill()
             raise Hangs(f"a driver call hangs since {time.monotonic() - self._hung_at:.0f} s") from None
-        except OSError:  # EOFError is not one, and means the same
+        except (OSError, EOFError):
             self._kill()
             raise EOFError from None
-        except EOFError:
-            self._kill()
-            raise
         self._hung_at = None
         return reply
 
