@@ -1,7 +1,8 @@
-"""`python -m tests.bench.cold [--leases N] [--idle-s S]`: a cold request by phase, what of it is ours, and what the idle pool costs.
+"""`python -m tests.bench.cold [--leases N] [--idle-s S] [--cards N,N…]`: a cold request by phase, what of it is ours, and what the idle pool costs.
 
 The real `lease-pool serve` under `supervisor: process` with the stand-in miner on a card of the simulated NVML. Phases are the journal's; what is
-not ours is what the miner and the worker stamped themselves, without their interpreters' start (so that is counted as ours).
+not ours is what the miner and the worker stamped themselves, without their interpreters' start (so that is counted as ours). Memory is the
+proportional share (PSS) of the pool and of its children that ask the driver, once for each number of cards.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import aiohttp
 
@@ -28,6 +28,7 @@ PARTS = ROOT / "tests" / "bench" / "cold_parts.py"
 OURS_S = 0.150
 MIB = 70
 CORE = 0.002
+ASKED_AGAIN_S = 12  # by then the pool has asked about each card a second time
 
 
 @dataclass(frozen=True)
@@ -79,10 +80,10 @@ def verdict(what: str, value: float, bound: float, unit: str) -> str:
     return f"  {'met   ' if value <= bound else 'MISSED'} {what} <= {bound:g} {unit}: {value:.3g}"
 
 
-def rig_with(folder_of_library: Path) -> tuple[PoolRig, dict[str, str]]:
-    """The pool, its card and miner, and the environment it is started with."""
+def rig_with(number: int = 1) -> tuple[PoolRig, dict[str, str]]:
+    """The pool, its cards and their miners, and the environment it is started with."""
     port = str(free_port())
-    rig = PoolRig(card_source="nvml", memory=[12288])
+    rig = PoolRig(number, card_source="nvml", memory=[12288] * number)
     argv = [PYTHON, "-I", "-S", str(PARTS)]
     commands = {verb: [*argv, verb, "{slot}", str(rig.folder), *([port] if verb != "stop" else [])] for verb in ("start", "stop", "alive")}
     rig.config["idle_workload"] = {"driver": "command"} | commands
@@ -96,7 +97,8 @@ def rig_with(folder_of_library: Path) -> tuple[PoolRig, dict[str, str]]:
     }
     rig.write()
     cards = Cards(rig.folder / "sim")
-    cards.lay_out([Card("GPU-0", 12288)])
+    cards.lay_out([Card(f"GPU-{n}", 12288) for n in range(number)])
+    folder_of_library = library.build(ROOT / "build" / "nvml_sim").parent
     env = {"GPU_SIM_DIR": str(cards.directory), "LD_LIBRARY_PATH": str(folder_of_library), "GPU_FLEET_LOG_LEVEL": "warning"}
     return rig, env
 
@@ -139,15 +141,20 @@ def children(pid: int) -> list[int]:
     return found
 
 
-def memory_mib(pid: int) -> dict[str, float]:
+def memory_mib(pid: int) -> float:
+    """A process's proportional share of memory."""
     lines = (text.split() for text in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:])
-    return {words[0].rstrip(":").lower(): int(words[1]) / 1024 for words in lines}
+    return next(int(words[1]) for words in lines if words[0] == "Pss:") / 1024
 
 
-async def measure(leases: int, idle_s: float) -> tuple[list[dict[str, float]], dict[str, Any]]:
-    rig, env = rig_with(library.build(ROOT / "build" / "nvml_sim").parent)
+async def measure(leases: int, idle_s: float) -> tuple[list[dict[str, float]], float]:
+    """The leases' tables, and what part of a core the pool takes when idle."""
+    rig, env = rig_with()
     try:
         await rig.start(env)
+        assert rig.process is not None
+        pid = rig.process.pid
+        lanes = set(children(pid))  # they ask the driver for as long as the pool lives
         connector = aiohttp.UnixConnector(path=str(rig.folder / "run" / "pool.sock"))
         unbounded = aiohttp.ClientTimeout(total=None)
         async with (
@@ -156,38 +163,52 @@ async def measure(leases: int, idle_s: float) -> tuple[list[dict[str, float]], d
         ):
             await lease(rig, events.content)  # the first imports and connects what the others find
             found = [rows(await lease(rig, events.content)) for _ in range(leases)]
-        assert rig.process is not None
-        pid = rig.process.pid
         # A guard's CPU time is its pool's from when it is waited for, and the last lease's must not count as idle.
-        await rig.until(lambda: not children(pid), "the last lease's guard has been waited for")
-        before, began = cpu_s(pid), time.monotonic()
+        await rig.until(lambda: set(children(pid)) == lanes, "the last lease's guard has been waited for")
+        family = (pid, *lanes)
+        before, began = sum(map(cpu_s, family)), time.monotonic()
         await asyncio.sleep(idle_s)
-        core = (cpu_s(pid) - before) / (time.monotonic() - began)
-        return found, {"core": core} | memory_mib(pid)
+        return found, (sum(map(cpu_s, family)) - before) / (time.monotonic() - began)
     finally:
         left = await rig.end()
         assert not left, f"workers left behind: {left}"
+
+
+async def weigh(number: int) -> float:
+    """MiB of a pool with so many cards and no request yet, and of its children, after each card was asked again."""
+    rig, env = rig_with(number)
+    rig.config["idle_workload"] = {"driver": "none"}
+    rig.write()
+    try:
+        await rig.start(env)
+        assert rig.process is not None
+        await asyncio.sleep(ASKED_AGAIN_S)
+        pid = rig.process.pid
+        return sum(map(memory_mib, (pid, *children(pid))))
+    finally:
+        await rig.end()
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.cold")
     parser.add_argument("--leases", type=int, default=20)
     parser.add_argument("--idle-s", type=float, default=30)
+    parser.add_argument("--cards", type=lambda text: list(map(int, text.split(","))), default=[1, 4, 8])
     options = parser.parse_args()
     load = os.getloadavg()[0]
-    found, idle = asyncio.run(measure(options.leases, options.idle_s))
+    found, core = asyncio.run(measure(options.leases, options.idle_s))
+    weights = {number: asyncio.run(weigh(number)) for number in options.cards}
     print(f"cold path, {options.leases} leases, {os.cpu_count()} cores, load {load:.1f} before; ms")
     print(f"{'':42}{'median':>9}{'p90':>9}   [least..most]")
     for name in found[0]:
         print(line(name, (each[name] for each in found)))
-    print(
-        f"idle pool over {options.idle_s:g} s: {idle['rss']:.1f} MiB resident ({idle['pss']:.1f} proportional), {100 * idle['core']:.3f} % of a core"
-    )
+    print(f"idle pool over {options.idle_s:g} s, with its children: {100 * core:.3f} % of a core")
     print("targets:")
     for name in (name for name in found[0] if name.startswith("ours")):
         print(verdict(name, 1000 * statistics.median(each[name] for each in found), 1000 * OURS_S, "ms"))
-    print(verdict("idle pool resident", idle["rss"], MIB, "MiB"))
-    print(verdict("idle pool CPU", 100 * idle["core"], 100 * CORE, "% of a core"))
+    for number, mib in weights.items():
+        print(verdict(f"idle pool with {number} cards", mib, MIB, "MiB"))
+    print(verdict("idle pool CPU", 100 * core, 100 * CORE, "% of a core"))
 
 
 if __name__ == "__main__":

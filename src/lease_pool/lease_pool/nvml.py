@@ -46,13 +46,17 @@ class Nvml:
 
     async def card(self, uuid: str, bound_s: float = CALL_S) -> CardFacts:
         """Raises CardMissing or NvmlError."""
-        facts: CardFacts = await self._ask(uuid, f"card {uuid}", bound_s)
-        return facts
+        pci, total_mib, free_mib, pids = await self._ask(uuid, f"card {uuid}", bound_s)
+        return CardFacts(uuid, pci, total_mib, free_mib, tuple(pids))
 
     async def uuids(self, bound_s: float = CALL_S) -> list[str]:
         """The UUIDs of every card that the driver lists and still reaches. Raises NvmlError."""
         found: list[str] = await self._ask(_ALL, "the list of cards", bound_s)
         return found
+
+    async def list_rests(self) -> None:
+        """The list's child ends: a pool whose cards are all there does not need it again."""
+        await self._lanes[_ALL].rest()
 
     def close(self) -> None:
         for lane in self._lanes.values():
@@ -61,54 +65,42 @@ class Nvml:
     async def _ask(self, question: str, what: str, bound_s: float) -> Any:
         lane = self._lanes.setdefault(question, Lane(_answer))
         try:
-            answer = await lane.ask(question, bound_s)
+            said = await lane.ask(question, bound_s)
         except Hangs as error:
-            raise NvmlError(f"NVML: {error}; {what} not asked") from None
+            raise NvmlError(f"NVML: {what}: {error}") from None
         except EOFError:
             raise NvmlError(f"NVML: the process that asked about {what} died") from None
-        if isinstance(answer, _Refusal):
-            raise (CardMissing if answer.missing else NvmlError)(f"NVML: {what}: {answer.message}")
-        return answer
-
-
-@dataclass(frozen=True, slots=True)
-class _Refusal:
-    """What the driver said instead of an answer."""
-
-    missing: bool
-    message: str
+        if "refused" in said:
+            raise (CardMissing if said["missing"] else NvmlError)(f"NVML: {what}: {said['refused']}")
+        return said["answer"]
 
 
 _MISSING = (pynvml.NVML_ERROR_NOT_FOUND, pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_INVALID_ARGUMENT)
 _initialised = False
 
 
-def _answer(question: str) -> Any:
-    """Runs in a lane's child: a UUID's facts, or all UUIDs."""
+def _answer(question: str) -> dict[str, Any]:
+    """Runs in a lane's child: `answer` with a UUID's facts, or all UUIDs; or `refused` with the driver's words, and whether the card is `missing`."""
     global _initialised  # noqa: PLW0603  as NVML's own state: one a process
     try:
         if not _initialised:
             pynvml.nvmlInit()
             _initialised = True
-        return _list_uuids() if question == _ALL else _read_card(question)
+        return {"answer": _list_uuids() if question == _ALL else _read_card(question)}
     except pynvml.NVMLError as error:
         if error.value in (pynvml.NVML_ERROR_UNINITIALIZED, pynvml.NVML_ERROR_DRIVER_NOT_LOADED):
             _initialised = False
-        return _Refusal(error.value in _MISSING, str(error))
+        return {"refused": str(error), "missing": error.value in _MISSING}
 
 
-def _read_card(uuid: str) -> CardFacts:
+def _read_card(uuid: str) -> tuple[str, int, int, list[int]]:
+    """PCI address, memory in all and free in MiB, compute processes."""
     handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
     memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
     processes = pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
     pci = pynvml.nvmlDeviceGetPciInfo(handle).busId
-    return CardFacts(
-        uuid=uuid,
-        pci=pci.decode() if isinstance(pci, bytes) else str(pci),
-        total_mib=memory.total >> 20,
-        free_mib=memory.free >> 20,
-        pids=tuple(sorted(p.pid for p in processes)),
-    )
+    address = pci.decode() if isinstance(pci, bytes) else str(pci)
+    return address, memory.total >> 20, memory.free >> 20, sorted(p.pid for p in processes)
 
 
 def _list_uuids() -> list[str]:

@@ -10,16 +10,18 @@ import asyncio
 import contextlib
 import ctypes
 import gc
+import json
 import os
 import signal
+import socket
 import time
 from collections.abc import Callable
-from multiprocessing.connection import Connection, Pipe
 from typing import Any, NoReturn
 
 CALL_S = 5.0  # one call, however long its asker would wait
 REST_S = 30.0  # after a call that hung, the driver is let alone for so long
 _DEATH_S = 0.2  # an ordinary process dies of SIGKILL much sooner
+_ROOM = 1 << 16  # bytes of one message; an answer is the facts of one card, or the list of them
 _PR_SET_PDEATHSIG = 1
 
 
@@ -28,14 +30,14 @@ class Hangs(Exception):
 
 
 class Lane:
-    """At most one child, made at the first question. `answer` runs in it: what it returns for a question is sent back (both are pickled)."""
+    """At most one child, made at the first question. `answer` runs in it: what it returns for a question is sent back (both are JSON values)."""
 
     def __init__(self, answer: Callable[[Any], Any]) -> None:
         self._answer = answer
         self._turn = asyncio.Lock()
         self._call: asyncio.Task[Any] | None = None
         self._pid = 0
-        self._pipe: Connection | None = None
+        self._pipe: socket.socket | None = None
         self._hung_at: float | None = None  # when the first of the calls that hung was made
         self._rests_until = 0.0
 
@@ -57,31 +59,43 @@ class Lane:
         """End the child; it is not waited for."""
         self._kill()
 
+    async def rest(self) -> None:
+        """End the child, which nobody is asking; the next question makes another."""
+        self._kill()
+        await self._gone()
+
     async def _ready_to_ask(self) -> None:
         """Return when a child is there, or none is left over. Raises Hangs."""
         now = time.monotonic()
         if self._hung_at is not None and now < self._rests_until:
-            raise Hangs(f"a driver call hangs since {now - self._hung_at:.0f} s")
-        if self._pipe is None:
-            end = now + _DEATH_S
-            while not self._reaped():  # one that was killed a moment ago
-                if time.monotonic() >= end:
-                    raise Hangs(f"process {self._pid} hangs in the driver and cannot be killed")
-                await asyncio.sleep(0.01)
+            raise Hangs(f"not asked, a driver call hangs since {now - self._hung_at:.0f} s")
+        if self._pipe is None and not await self._gone():
+            raise Hangs(f"not asked, process {self._pid} hangs in the driver and cannot be killed")
+
+    async def _gone(self) -> bool:
+        """Wait a moment for a child that was killed: whether none is left."""
+        end = time.monotonic() + _DEATH_S
+        while not self._reaped():
+            if time.monotonic() >= end:
+                return False
+            await asyncio.sleep(0.01)
+        return True
 
     async def _exchange(self, question: Any) -> Any:
         loop, readable, began = asyncio.get_running_loop(), asyncio.Event(), time.monotonic()
         try:
             pipe = self._pipe or self._start()
             fd = pipe.fileno()
-            pipe.send(question)
+            pipe.send(json.dumps(question).encode())
             loop.add_reader(fd, readable.set)
             try:
                 async with asyncio.timeout(CALL_S):
                     await readable.wait()
             finally:
                 loop.remove_reader(fd)
-            reply = pipe.recv()
+            reply = pipe.recv(_ROOM)
+            if not reply:
+                raise EOFError
         except TimeoutError:
             self._hung_at = began if self._hung_at is None else self._hung_at
             self._rests_until = time.monotonic() + REST_S
@@ -91,10 +105,10 @@ class Lane:
             self._kill()
             raise EOFError from None
         self._hung_at = None
-        return reply
+        return json.loads(reply)
 
-    def _start(self) -> Connection:
-        self._pipe, theirs = Pipe()
+    def _start(self) -> socket.socket:
+        self._pipe, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)  # keeps messages apart
         parent = os.getpid()
         # Not exec'd: a lane a card would cost 15 MB each. The child calls nothing but `answer`, and never comes back from here.
         self._pid = os.fork()  # an OSError (no process or descriptor to be had) is told as a child that died
@@ -120,7 +134,7 @@ class Lane:
         return True
 
 
-def _serve(pipe: Connection, answer: Callable[[Any], Any], parent: int) -> NoReturn:
+def _serve(pipe: socket.socket, answer: Callable[[Any], Any], parent: int) -> NoReturn:
     """The child's whole life. It keeps nothing of the pool open (sockets, locks), and ends with it."""
     try:
         signal.set_wakeup_fd(-1)
@@ -132,6 +146,6 @@ def _serve(pipe: Connection, answer: Callable[[Any], Any], parent: int) -> NoRet
         os.closerange(keep + 1, os.sysconf("SC_OPEN_MAX"))
         gc.disable()  # a collection would write to every page that is still shared with the pool
         while os.getppid() == parent:
-            pipe.send(answer(pipe.recv()))
+            pipe.send(json.dumps(answer(json.loads(pipe.recv(_ROOM)))).encode())
     finally:
         os._exit(0)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import fcntl
+import gc
 import logging
 import os
 import signal
@@ -117,6 +119,7 @@ class Service:
         background: asyncio.Task[Any] | None = None
         try:
             await supervisor.open()
+            _share_memory()
             if nvml is not None:
                 await _require_cards(nvml)
             await core.start()
@@ -205,6 +208,14 @@ async def _require_cards(nvml: Nvml) -> None:
         raise SupervisorError(f"card_source: nvml: {error}") from None
     if not found:
         raise SupervisorError("card_source: nvml: the driver lists no card at all")
+    await nvml.list_rests()
+
+
+def _share_memory() -> None:
+    """Before the first fork: every page that is unused goes back to the system, and no collection writes to what children share with us."""
+    gc.collect()
+    gc.freeze()
+    ctypes.CDLL(None).malloc_trim(0)
 
 
 def notify(state: str) -> None:

@@ -22,16 +22,16 @@ from lease_pool import nvml_lane
 def driver(question: Any) -> Any:
     """What a driver does, as the question says."""
     match question:
-        case ("hang while", path):
+        case ["hang while", path]:
             while Path(path).exists():
                 time.sleep(0.01)
-        case ("hang", _):
+        case ["hang", _]:
             signal.pause()
-        case ("slow", seconds):
+        case ["slow", seconds]:
             time.sleep(seconds)
-        case ("die", _):
+        case ["die", _]:
             os._exit(3)
-        case ("descriptors", _):
+        case ["descriptors", _]:
             return [fd for fd in range(3, 1024) if Path(f"/proc/self/fd/{fd}").exists()]
     return question, os.getpid()
 
@@ -95,10 +95,10 @@ async def test_a_driver_that_is_well_again_is_asked_again(lane: Lane, tmp_path: 
     stuck.touch()
     for _ in range(2):
         with pytest.raises(Hangs):
-            await lane.ask(("hang while", stuck), 5)
+            await lane.ask(("hang while", str(stuck)), 5)
         await asyncio.sleep(0.25)  # its rest
     stuck.unlink()
-    assert (await lane.ask(("hang while", stuck), 5))[0] == ("hang while", stuck)
+    assert (await lane.ask(("hang while", str(stuck)), 5))[0] == ["hang while", str(stuck)]
     assert (await lane.ask("and", 5))[0] == "and"
 
 
@@ -128,6 +128,25 @@ async def test_a_child_that_dies_is_replaced_and_leaves_no_zombie(lane: Lane) ->
             await lane.ask(("die", None), 5)
     _, pid = await lane.ask("next", 5)
     assert children() - before == {pid}
+
+
+async def test_a_lane_that_rests_has_no_child_and_makes_one_when_asked_again(lane: Lane) -> None:
+    before = children()
+    _, pid = await lane.ask("first", 5)
+    await lane.rest()
+    assert children() == before
+    question, later = await lane.ask("again", 5)
+    assert question == "again"
+    assert later != pid
+
+
+async def test_an_error_says_whether_the_card_was_asked(lane: Lane) -> None:
+    with pytest.raises(Hangs) as asked:
+        await lane.ask(("hang", None), 5)
+    with pytest.raises(Hangs) as not_asked:
+        await lane.ask("anything", 5)
+    assert "not asked" not in str(asked.value)
+    assert "not asked" in str(not_asked.value)
 
 
 async def test_a_child_that_cannot_be_made_is_told_as_one_that_died(lane: Lane, monkeypatch: pytest.MonkeyPatch) -> None:
