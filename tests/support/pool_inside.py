@@ -97,20 +97,20 @@ class Inside:
 
     def requests(self) -> list[dict[str, Any]]:
         """The journal's requests so far."""
-        return [line for line in map(json.loads, self.core.journal.kept()) if line["event"] == "request"]
+        return [line for line in map(json.loads, self.core.state.journal.kept()) if line["event"] == "request"]
 
     @property
     def wanted(self) -> list[str]:
         """Whose request is in line, loads or runs, and whose card is not yet on its way home."""
-        on_cards = [waiter.demand.request for lease in self.core.live_leases for waiter in lease.members]
-        return [waiter.demand.request for waiter in self.core.waiting] + on_cards
+        on_cards = [waiter.demand.request for lease in self.core.state.leases.values() for waiter in lease.members]
+        return [waiter.demand.request for waiter in self.core.state.queue] + on_cards
 
     async def left_by_all(self, seconds: float = 2.0) -> None:
         """Nobody is left in line or on a card within `seconds` (the contract's two), and then every card comes home with nothing behind it."""
         home = (CardState.MINING, CardState.UNLOADING, CardState.RETURNING)
-        await until(lambda: not self.wanted and all(card.state in home for card in self.core.cards.values()), seconds)
-        await until(lambda: all(card.state is CardState.MINING for card in self.core.cards.values()))
-        assert (self.core.leases(), self.core.waiting, self.supervisor.occupied) == ([], [], {})
+        await until(lambda: not self.wanted and all(card.state in home for card in self.core.state.cards.values()), seconds)
+        await until(lambda: all(card.state is CardState.MINING for card in self.core.state.cards.values()))
+        assert (self.core.state.leases, self.core.state.queue, self.supervisor.occupied) == ({}, [], {})
 
 
 @contextlib.asynccontextmanager
@@ -152,7 +152,7 @@ async def pool_inside(
         await core.start()
         await plane.start("127.0.0.1", 0)
         try:
-            await until(lambda: all(card.state is CardState.MINING for card in core.cards.values()))
+            await until(lambda: all(card.state is CardState.MINING for card in core.state.cards.values()))
             yield Inside(core, plane, worker, supervisor)
         finally:
             core.begin_stop()

@@ -9,14 +9,15 @@ import os
 import secrets
 import time
 from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from aiohttp import web
 
-from lease_pool import __version__
-from lease_pool.core import PoolCore, parse_until
-from lease_pool.journal import parse_since
+from lease_pool import __version__, snapshots
+from lease_pool.core import PoolCore
+from lease_pool.journal import parse_since, utc
 from lease_pool.launch import lock_path
 from lease_pool.leases import Waiter
 from lease_pool.reconcile import Reconciler
@@ -33,7 +34,7 @@ class _BadRequest(Exception):
 
 
 class Admin:
-    """Owned by the service; knows the core's verbs, no bytes of requests."""
+    """Owned by the service; knows the core's parts, no bytes of requests."""
 
     def __init__(self, core: PoolCore, reconciler: Reconciler) -> None:
         self._core = core
@@ -74,10 +75,10 @@ class Admin:
             await self._runner.cleanup()
 
     async def _status(self, request: web.Request) -> web.Response:
-        return web.json_response({"version": __version__} | self._core.status())
+        return web.json_response({"version": __version__} | snapshots.status(self._core.state))
 
     async def _leases(self, request: web.Request) -> web.Response:
-        return web.json_response({"leases": self._core.leases()})
+        return web.json_response({"leases": snapshots.leases(self._core.state)})
 
     async def _events(self, request: web.Request) -> web.StreamResponse:
         try:
@@ -87,12 +88,12 @@ class Admin:
         response = web.StreamResponse(headers={"Content-Type": "application/x-ndjson"})
         await response.prepare(request)
         # The follower is there before the kept lines are read, so that nothing falls between the two.
-        follow = self._core.journal.follow() if request.query.get("follow") == "1" else None
+        follow = self._core.state.journal.follow() if request.query.get("follow") == "1" else None
         pending = asyncio.ensure_future(anext(follow)) if follow is not None else None
         if pending is not None:
             await asyncio.sleep(0)
         try:
-            for line in list(self._core.journal.kept(since)):
+            for line in list(self._core.state.journal.kept(since)):
                 await response.write(line.encode() + b"\n")
             closing = asyncio.ensure_future(self._closing.wait())
             while follow is not None and pending is not None:
@@ -112,11 +113,11 @@ class Admin:
 
     async def _drain(self, request: web.Request) -> web.Response:
         body = await _body(request, {"card", "reason"})
-        self._core.drain(self._card(body), _text(body, "reason"))
+        self._core.verbs.drain(self._card(body), _text(body, "reason"))
         return web.json_response({"ok": True})
 
     async def _resume(self, request: web.Request) -> web.Response:
-        self._core.resume(self._card(await _body(request, {"card"})))
+        self._core.verbs.resume(self._card(await _body(request, {"card"})))
         return web.json_response({"ok": True})
 
     async def _reconcile(self, request: web.Request) -> web.Response:
@@ -124,14 +125,14 @@ class Admin:
 
     async def _release(self, request: web.Request) -> web.Response:
         uuid = self._known(request.match_info["uuid"])
-        if not self._core.release(uuid):
+        if not self._core.verbs.release(uuid):
             return web.json_response({"error": f"card {uuid} has no lease"}, status=409)
         return web.json_response({"ok": True})
 
     async def _quarantine(self, request: web.Request) -> web.Response:
         uuid = self._known(request.match_info["uuid"])
         body = await _body(request, {"reason"})
-        self._core.quarantine(self._core.by_uuid[uuid], _text(body, "reason") or "by an operator")
+        self._core.reports.quarantine(self._core.state.by_uuid[uuid], _text(body, "reason") or "by an operator")
         return web.json_response({"ok": True})
 
     async def _intent(self, request: web.Request) -> web.Response:
@@ -140,28 +141,28 @@ class Admin:
         if reboot not in (None, "intending", "rebooting"):
             raise _BadRequest(f"reboot: {reboot!r}: must be null, 'intending' or 'rebooting'")
         try:
-            until = parse_until(body["until"]) if reboot is not None else 0.0
+            until = _until(body["until"]) if reboot is not None else 0.0
         except (KeyError, ValueError):
             raise _BadRequest(f"until: {body.get('until')!r}: must be seconds or an RFC 3339 time") from None
-        self._core.set_intent(reboot, until)
+        self._core.verbs.set_intent(reboot, until)
         return web.json_response({"ok": True})
 
     async def _borrow(self, request: web.Request) -> web.StreamResponse:
         """The answer's first line names the cards; the loan lasts as long as the connection."""
         body = await _body(request, {"memory_mib", "cards"})
         memory, count = _count(body, "memory_mib"), _count(body, "cards") or 1
-        if count > len(self._core.cards):
-            raise _BadRequest(f"cards: {count}: this host has {len(self._core.cards)}")
+        if count > len(self._core.state.cards):
+            raise _BadRequest(f"cards: {count}: this host has {len(self._core.state.cards)}")
         demand = Demand(request=secrets.token_hex(8), alias="run", model="", arrived=time.monotonic())
-        waiter = self._core.enqueue_loan(demand, memory, count)
+        waiter = self._core.line.enqueue_loan(demand, memory, count)
         try:
             await waiter.granted
             return await self._lend(request, waiter)
         finally:
-            self._core.withdraw(waiter)
+            self._core.line.withdraw(waiter)
 
     async def _lend(self, request: web.Request, waiter: Waiter) -> web.StreamResponse:
-        cards = self._core.lent_cards(waiter)
+        cards = [lease.card for lease in waiter.loan]
         locks = self._core.config.locks_dir
         granted = [{"slot": c.slot, "uuid": c.uuid, "lock": str(lock_path(locks, c.slot))} for c in cards]
         response = web.StreamResponse(headers={"Content-Type": "application/x-ndjson"})
@@ -190,9 +191,24 @@ class Admin:
         return None if uuid is None else self._known(uuid)
 
     def _known(self, uuid: str) -> str:
-        if uuid not in self._core.by_uuid:
-            raise _BadRequest(f"card: {uuid!r}: unknown; this host has {', '.join(self._core.by_uuid)}")
+        if uuid not in self._core.state.by_uuid:
+            raise _BadRequest(f"card: {uuid!r}: unknown; this host has {', '.join(self._core.state.by_uuid)}")
         return uuid
+
+
+def _until(value: Any) -> float:
+    """A time in seconds or RFC 3339 (UTC where it names no zone), within what RFC 3339 can say. Raises ValueError."""
+    if isinstance(value, str):
+        moment = datetime.fromisoformat(value.replace("Z", "+00:00"))
+        moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+        value = (moment - datetime.fromtimestamp(0, UTC)).total_seconds()
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        raise ValueError("until must be seconds or RFC 3339")
+    try:
+        utc(value)
+    except (OverflowError, OSError) as error:
+        raise ValueError(f"until is out of range: {error}") from None
+    return float(value)
 
 
 async def _body(request: web.Request, known: set[str]) -> dict[str, Any]:

@@ -1,6 +1,6 @@
-"""One card's owner: the only code that moves the card between its states. Others send it messages or claim it through the core.
+"""One card's owner: the only code that moves the card between its states. Others send it messages; the line claims it.
 
-A claim is synchronous (the core's dispatch runs between two awaits, so what it saw still holds); everything that takes time happens in `run`.
+A claim is synchronous (the line's dispatch runs between two awaits, so what it saw still holds); everything that takes time happens in `run`.
 """
 
 from __future__ import annotations
@@ -39,28 +39,36 @@ class Message(enum.Enum):
     STOP = "stop"
 
 
-class Owner(Protocol):
-    """What a card's owner asks of the core. All synchronous but `is_missing`."""
+class House(Protocol):
+    """What a card's owner reads of the pool."""
 
     @property
     def config(self) -> PoolConfig: ...
 
     @property
+    def supervisor(self) -> Supervisor: ...
+
+    @property
     def stopping(self) -> bool: ...
 
     @property
-    def closed(self) -> bool:
+    def draining(self) -> bool:
         """Draining or stopping: no worker is kept for a next request."""
 
-    @property
-    def supervisor(self) -> Supervisor: ...
+
+class Line(Protocol):
+    """Who waits. Synchronous."""
 
     def dispatch(self) -> None: ...
 
-    def state_changed(self, card: Card, state: CardState, reason: str | None) -> None: ...
-
     def put_back(self, lease: Lease) -> None:
         """The lease's waiting members return to the head of their queues."""
+
+
+class Reports(Protocol):
+    """What a card's owner tells the pool. All synchronous but `is_missing`."""
+
+    def state_changed(self, card: Card, state: CardState, reason: str | None) -> None: ...
 
     def lease_ready(self, lease: Lease) -> None: ...
 
@@ -86,7 +94,7 @@ class _Next:
 class Card:
     """See the module's docstring. Public attributes are for snapshots; only this class writes them."""
 
-    def __init__(self, config: CardConfig, owner: Owner) -> None:
+    def __init__(self, config: CardConfig, house: House, line: Line, reports: Reports) -> None:
         self.config = config
         self.slot = config.slot
         self.uuid = config.uuid
@@ -102,7 +110,9 @@ class Card:
         self.idle = IdleState(active=False, alive=None)
         self.off_since: float | None = None
         self.off_total = 0.0
-        self._owner = owner
+        self._house = house
+        self._line = line
+        self._reports = reports
         self._mailbox: asyncio.Queue[Message] = asyncio.Queue()
 
     # --- snapshots and claims: synchronous ---
@@ -155,7 +165,7 @@ class Card:
         return self.next if self.next is not None and self.next.members else None
 
     def claim(self, lease: Lease) -> None:
-        """The core gives this card's next lease. The card must be free, leaving with nobody next in line, or have an idle worker, which ends now."""
+        """The line gives this card's next lease. The card must be free, leaving with nobody next in line, or have an idle worker, which ends now."""
         if self.lease is None:
             self.lease = lease
             self._set(CardState.FREEING)
@@ -169,7 +179,7 @@ class Card:
     def _line_up(self, lease: Lease) -> None:
         """Who is next here. Whoever was before has left, or went back to the queue: its lease never began."""
         if self.next is not None:
-            self._owner.lease_dropped(self.next)
+            self._reports.lease_dropped(self.next)
         self.next = lease
 
     def drop_next(self) -> list[Waiter]:
@@ -177,7 +187,7 @@ class Card:
         if self.next is None:
             return []
         dropped, self.next = self.next, None
-        self._owner.lease_dropped(dropped)
+        self._reports.lease_dropped(dropped)
         members, dropped.members = dropped.members, []
         return members
 
@@ -197,7 +207,7 @@ class Card:
         if state is not self.state:
             self.state = state
             self._state_reason = reason
-            self._owner.state_changed(self, state, reason)
+            self._reports.state_changed(self, state, reason)
 
     # --- the owner task ---
 
@@ -232,15 +242,15 @@ class Card:
             elif not await self._bring_home():
                 continue
             if self.hold == hold:
-                self._owner.dispatch()
+                self._line.dispatch()
                 return
 
     async def _unlocked(self) -> bool:
         """Wait, without bound, while someone else holds the card. False: the pool stops first."""
         began = time.monotonic()
-        while not self._owner.stopping:
+        while not self._house.stopping:
             try:
-                found = await self._owner.supervisor.survey(self.config)
+                found = await self._house.supervisor.survey(self.config)
             except (SupervisorError, OSError) as error:
                 log.error("%s: cannot be looked at: %s", self.label, error)
                 await first(SURVEY_RETRY_S, self._stop_wanted())
@@ -257,7 +267,7 @@ class Card:
         return False
 
     async def _stop_wanted(self) -> None:
-        while not self._owner.stopping:  # noqa: ASYNC110  raced against the lock, which has no event either
+        while not self._house.stopping:  # noqa: ASYNC110  raced against the lock, which has no event either
             await asyncio.sleep(LOCK_POLL_S)
 
     async def _keep_down(self, hold: Hold) -> bool:
@@ -277,7 +287,7 @@ class Card:
         if self.hold is not hold:
             return True
         if failure and hold.kind == "drained":
-            self._owner.quarantine(self, f"freeing: {failure}")
+            self._reports.quarantine(self, f"freeing: {failure}")
             return False
         self._set(CardState.DRAINED if hold.kind == "drained" else CardState.QUARANTINED, hold.reason)
         return True
@@ -286,9 +296,9 @@ class Card:
         """Idle workload off, with `hold` over reboots too: '' or why it could not be done. Raises OccupiedElsewhere."""
         try:
             if hold:
-                await self._owner.supervisor.hold(self.config, True)
-            async with asyncio.timeout(self._owner.config.bounds.free_s + MARGIN_S):
-                await self._owner.supervisor.stop_idle(self.config)
+                await self._house.supervisor.hold(self.config, True)
+            async with asyncio.timeout(self._house.config.bounds.free_s + MARGIN_S):
+                await self._house.supervisor.stop_idle(self.config)
         except OccupiedElsewhere:
             raise
         except (SupervisorError, OSError) as error:  # TimeoutError is one
@@ -300,25 +310,25 @@ class Card:
 
     async def _bring_home(self) -> bool:
         """Idle workload on. False: look again (someone took the lock, or the card was just quarantined)."""
-        supervisor = self._owner.supervisor
+        supervisor = self._house.supervisor
         self._set(CardState.RETURNING)
         try:
             await supervisor.hold(self.config, False)
-            async with asyncio.timeout(self._owner.config.bounds.free_s + MARGIN_S):
+            async with asyncio.timeout(self._house.config.bounds.free_s + MARGIN_S):
                 await supervisor.start_idle(self.config)
         except OccupiedElsewhere:
             return False
         except (SupervisorError, OSError) as error:  # TimeoutError is one
-            if await self._owner.is_missing(self):
+            if await self._reports.is_missing(self):
                 return False
-            self._owner.quarantine(self, f"returning: {str(error) or 'the idle workload did not start within free_s'}")
+            self._reports.quarantine(self, f"returning: {str(error) or 'the idle workload did not start within free_s'}")
             return False
         self._home()
         return True
 
     def _home(self) -> None:
         # It came home: started, and working where there is a way to know.
-        idle = self._owner.config.idle_workload
+        idle = self._house.config.idle_workload
         self.idle = IdleState(active=idle.driver != "none", alive=True if idle.alive else None)
         self._end_off()
         self._set(CardState.MINING)
@@ -349,7 +359,7 @@ class Card:
             if self.lease is None and self.state is not CardState.MINING:
                 await self._settle()
                 return
-        self._owner.dispatch()
+        self._line.dispatch()
         if not self.usable:
             await self._settle()
 
@@ -366,8 +376,8 @@ class Card:
             self.foreign = True
             lease.outcome = "occupied_elsewhere"
             lease.unloading = True
-            self._owner.put_back(lease)
-            self._owner.lease_over(lease)
+            self._line.put_back(lease)
+            self._reports.lease_over(lease)
             return None
         except (SupervisorError, OSError) as error:  # TimeoutError is one
             lease.seconds["freeing"] = time.monotonic() - began
@@ -382,11 +392,11 @@ class Card:
 
     async def _freed(self, lease: Lease) -> Occupancy:
         """The idle workload is off and the card free (or nobody wants it any more). Raises SupervisorError or OSError (TimeoutError)."""
-        bounds = self._owner.config.bounds
+        bounds = self._house.config.bounds
         async with asyncio.timeout(bounds.free_s + MARGIN_S):
             if lease.model is not None:
-                spec = launch_spec(self._owner.config, lease.model, self.config)
-                occupancy = await self._owner.supervisor.occupy(self.config, spec)
+                spec = launch_spec(self._house.config, lease.model, self.config)
+                occupancy = await self._house.supervisor.occupy(self.config, spec)
             else:
                 occupancy = await self._lend(bounds.free_s)
         lease.occupancy = occupancy
@@ -397,7 +407,7 @@ class Card:
         return occupancy
 
     async def _lend(self, free_s: float) -> Occupancy:
-        supervisor = self._owner.supervisor
+        supervisor = self._house.supervisor
         if isinstance(supervisor, Lender):
             return await supervisor.lend(self.config, free_s)
         from lease_pool.loans import Loan  # noqa: PLC0415  only the systemd supervisor needs it
@@ -408,26 +418,26 @@ class Card:
     async def _missed_freeing(self, lease: Lease, why: str) -> None:
         lease.outcome = "not_freed"
         lease.unloading = True
-        missing = await self._owner.is_missing(self)
-        self._owner.put_back(lease)
+        missing = await self._reports.is_missing(self)
+        self._line.put_back(lease)
         if not missing:
-            self._owner.quarantine(self, f"freeing: {why}")
-        self._owner.lease_over(lease)
+            self._reports.quarantine(self, f"freeing: {why}")
+        self._reports.lease_over(lease)
         self._drop_next()
         if lease.occupancy is not None:
             with contextlib.suppress(SupervisorError, OSError):
-                async with asyncio.timeout(self._owner.config.bounds.stop_s + self._owner.config.bounds.free_s):
+                async with asyncio.timeout(self._house.config.bounds.stop_s + self._house.config.bounds.free_s):
                     await lease.occupancy.end()
-        self._owner.dispatch()
+        self._line.dispatch()
 
     async def _load(self, lease: Lease, occupancy: Occupancy) -> None:
         self._set(CardState.LOADING if lease.model is not None else CardState.SERVING)
         if lease.model is None:
             lease.ready = True
-            self._owner.lease_ready(lease)
+            self._reports.lease_ready(lease)
             return
         began = time.monotonic()
-        ready_s = self._owner.config.bounds.ready_s
+        ready_s = self._house.config.bounds.ready_s
         name = lease.model.name
         what: int | None = 2
         try:
@@ -438,20 +448,20 @@ class Card:
                 if what == 2 and lease.unwanted():
                     return
         except WrongDimensions as error:
-            self._owner.lease_failed(lease, str(error), Refused(502, "worker_failed", str(error)))
+            self._reports.lease_failed(lease, str(error), Refused(502, "worker_failed", str(error)))
             return
         finally:
             lease.seconds["loading"] = time.monotonic() - began
         if what == 0:
             lease.ready = True
             self._set(CardState.SERVING)
-            self._owner.lease_ready(lease)
+            self._reports.lease_ready(lease)
         elif what == 1:
             why = f"{name} ended before it was ready: {await occupancy.exited()}"
-            self._owner.lease_failed(lease, why, Refused(502, "worker_failed", why))
+            self._reports.lease_failed(lease, why, Refused(502, "worker_failed", why))
         elif what is None:
             why = f"{name} was not ready within ready_s ({ready_s:g} s)"
-            self._owner.lease_failed(lease, why, Refused(504, "deadline_ready_s", why))
+            self._reports.lease_failed(lease, why, Refused(504, "deadline_ready_s", why))
 
     async def _serve(self, lease: Lease, occupancy: Occupancy) -> None:
         """Until nobody needs the worker, it dies, or it must go. Returns with `unloading` set, and no await after the decision."""
@@ -476,18 +486,18 @@ class Card:
 
     def _keep_for_s(self, lease: Lease) -> float:
         """How long an idle worker may still wait for a next request."""
-        if lease.failed is not None or not self.usable or self._owner.closed or lease.model is None:
+        if lease.failed is not None or not self.usable or self._house.draining or lease.model is None:
             return 0.0
-        return lease.idle_since + self._owner.config.window_s - time.monotonic()
+        return lease.idle_since + self._house.config.window_s - time.monotonic()
 
     async def _leave(self, lease: Lease, occupancy: Occupancy) -> _Next | None:
-        bounds = self._owner.config.bounds
+        bounds = self._house.config.bounds
         lease.unloading = True
         self._set(CardState.UNLOADING)
         if lease.ended is not None:
             lease.refuse_all(Refused(502, "lease_ended", f"the lease was ended: {lease.ended}"))
         lease.tell_gone(lease.ended or "the lease is over")
-        self._owner.dispatch()  # the next waiter may be in line from here on
+        self._line.dispatch()  # the next waiter may be in line from here on
         began = time.monotonic()
         try:
             # A loan ends when the borrower's processes are gone, which no bound of ours decides.
@@ -496,19 +506,19 @@ class Card:
         except (SupervisorError, OSError) as error:  # TimeoutError is one
             lease.seconds["unloading"] = time.monotonic() - began
             lease.outcome = "not_unloaded"
-            self._owner.quarantine(self, f"unloading: {str(error) or 'the worker could not be ended within stop_s + free_s'}")
-            self._owner.lease_over(lease)
+            self._reports.quarantine(self, f"unloading: {str(error) or 'the worker could not be ended within stop_s + free_s'}")
+            self._reports.lease_over(lease)
             self._drop_next()
             return None
         lease.seconds["unloading"] = time.monotonic() - began
         following = self._pending_next
-        if following is not None and self.usable and not self._owner.closed:
+        if following is not None and self.usable and not self._house.draining:
             self.next = None
-            self._owner.lease_over(lease)
+            self._reports.lease_over(lease)
             return _Next(following)
         self._drop_next()
         if not self.usable:
-            self._owner.lease_over(lease)
+            self._reports.lease_over(lease)
             return None
         return await self._return(lease, occupancy)
 
@@ -517,7 +527,7 @@ class Card:
         began = time.monotonic()
         reason = ""
         try:
-            async with asyncio.timeout(self._owner.config.bounds.free_s + MARGIN_S):
+            async with asyncio.timeout(self._house.config.bounds.free_s + MARGIN_S):
                 await occupancy.returned()
         except OccupiedElsewhere:
             self.foreign = True  # its holder takes the card home, or we do once the lock is free
@@ -526,10 +536,10 @@ class Card:
         lease.seconds["returning"] = time.monotonic() - began
         if self.off_since is not None:
             lease.seconds["idle_workload_off"] = time.monotonic() - self.off_since
-        if reason and not await self._owner.is_missing(self):
+        if reason and not await self._reports.is_missing(self):
             lease.outcome = "not_returned"
-            self._owner.quarantine(self, f"returning: {reason}")
-        self._owner.lease_over(lease)
+            self._reports.quarantine(self, f"returning: {reason}")
+        self._reports.lease_over(lease)
         if reason or self.foreign:
             return None
         if self.usable:
@@ -540,5 +550,5 @@ class Card:
     def _drop_next(self) -> None:
         if self.next is not None:
             dropped, self.next = self.next, None
-            self._owner.lease_dropped(dropped)
-            self._owner.put_back(dropped)
+            self._reports.lease_dropped(dropped)
+            self._line.put_back(dropped)

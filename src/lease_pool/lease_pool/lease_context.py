@@ -1,37 +1,35 @@
-"""One request's way through the core: `async with` in the request's handler takes the share and gives it back, whatever happens in between."""
+"""One request's way through the pool: `async with` in the request's handler takes the share and gives it back, whatever happens in between."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from types import TracebackType
-from typing import TYPE_CHECKING
 
 from lease_pool.leases import Share, Waiter
+from lease_pool.line import Line
+from lease_pool.state import State
 from lease_pool.types import Demand, Grant, Refused
-
-if TYPE_CHECKING:
-    from lease_pool.core import PoolCore
 
 
 class LeaseContext:
     """See `types.Core.lease`."""
 
-    def __init__(self, core: PoolCore, demand: Demand) -> None:
-        self._core = core
+    def __init__(self, state: State, line: Line, demand: Demand) -> None:
+        self._state = state
+        self._line = line
         self._demand = demand
         self._waiter: Waiter | None = None
-        self._share: Share | None = None
 
     async def __aenter__(self) -> Grant:
         try:
-            self._waiter = self._core.enqueue(self._demand)
+            self._waiter = self._line.enqueue(self._demand)
             await self._waiter.granted
         except BaseException as error:
             self._over(error)
             raise
-        self._share = self._core.share(self._waiter)
-        return self._share
+        assert self._waiter.lease is not None  # noqa: S101  for the type checker: who is granted has one
+        return Share(self._waiter, self._waiter.lease)
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._over(error)
@@ -50,9 +48,13 @@ class LeaseContext:
                 seconds["serving"] = now - waiter.granted_at
                 if waiter.first_byte_at:
                     seconds["first_byte"] = waiter.first_byte_at - waiter.granted_at
-            self._core.withdraw(waiter)
-        self._core.request_over(demand, outcome, seconds, loading=lease is not None and "serving" not in seconds)
-        self._core.journal.write(
+            self._line.withdraw(waiter)
+        if "serving" in seconds:
+            self._state.served.append(seconds["serving"])
+        self._state.metrics.request_over(demand.alias, outcome, seconds)
+        if lease is not None and "serving" not in seconds and outcome == "client_left":
+            self._state.metrics.load_cancelled(demand.alias)
+        self._state.journal.write(
             "request",
             seconds=seconds,
             card=lease.card.uuid if lease is not None else None,
@@ -73,6 +75,6 @@ class LeaseContext:
             return error.code
         if isinstance(error, asyncio.CancelledError):
             # A deadline around the whole request cancels it too; only the clock tells the two apart.
-            late = now - self._demand.arrived >= self._core.config.bounds.request_s
+            late = now - self._demand.arrived >= self._state.config.bounds.request_s
             return "deadline_request_s" if late else "client_left"
         return "client_left" if isinstance(error, ConnectionError) else "error"

@@ -1,4 +1,4 @@
-"""Leases, and the requests that share them. Synchronous state only: the card's owner task and the core act on it between two awaits."""
+"""Leases, and the requests that share them. Synchronous state only: the card's owner task and the line act on it between two awaits."""
 
 from __future__ import annotations
 
@@ -31,9 +31,20 @@ class Waiter:
     load_s: float = 0.0
     timer: asyncio.TimerHandle | None = None
 
+    def grant(self, lease: Lease, now: float) -> None:
+        self.granted_at = now
+        self.load_s = now - self.assigned_at if not lease.warm_for(self) else 0.0
+        if not self.granted.done():
+            self.granted.set_result(None)
+
     def refuse(self, refused: Refused) -> None:
         if not self.granted.done():
             self.granted.set_exception(refused)
+
+    def cancel_timer(self) -> None:
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
 
 
 @dataclass(eq=False)

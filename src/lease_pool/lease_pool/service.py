@@ -111,7 +111,7 @@ class Service:
         journal.open()
         core = PoolCore(config, supervisor, journal, holds, nvml)
         data_plane = make_server(core)
-        reconciler = Reconciler(core)
+        reconciler = Reconciler(core.state, core.reports)
         admin = Admin(core, reconciler)
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_stop)
@@ -185,10 +185,10 @@ class Service:
         except ConfigError as error:
             for fault in error.faults:
                 log.error("reload refused, the running configuration stays: %s", fault)
-            core.journal.write("reload", outcome="refused", reason="; ".join(error.faults))
+            core.state.journal.write("reload", outcome="refused", reason="; ".join(error.faults))
         else:
             log.info("configuration reloaded")
-            core.journal.write("reload", outcome="ok")
+            core.state.journal.write("reload", outcome="ok")
         notify("READY=1")
 
     def _on_loop_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

@@ -13,6 +13,8 @@ from lease_pool.holds import Holds
 from lease_pool.journal import Journal
 from lease_pool.types import CardState, Demand, Endpoint, Found, IdleState, OccupiedElsewhere
 
+from lease_pool import snapshots
+
 CONFIG = """
 supervisor: process
 card_source: declared
@@ -67,7 +69,7 @@ class Supervisor:
 
 
 async def state(core: PoolCore, wanted: CardState, *, foreign: bool = False) -> None:
-    card = core.cards["c0"]
+    card = core.state.cards["c0"]
     async with asyncio.timeout(5):
         while (card.state, card.foreign) != (wanted, foreign):  # noqa: ASYNC110  a card announces nothing
             await asyncio.sleep(0.01)
@@ -81,11 +83,11 @@ async def test_a_lock_taken_by_another_during_the_return_is_waited_for_and_quara
     core = PoolCore(config, supervisor, journal, holds, None)
     await core.start()
     await state(core, CardState.MINING)
-    waiter = core.enqueue_loan(Demand("r", "run", "", time.monotonic()), None, 1)
+    waiter = core.line.enqueue_loan(Demand("r", "run", "", time.monotonic()), None, 1)
     await waiter.granted
-    core.withdraw(waiter)
+    core.line.withdraw(waiter)
     await state(core, CardState.SERVING, foreign=True)
-    status = core.status()["cards"][0]
+    status = snapshots.status(core.state)["cards"][0]
     assert (status["hold"], status["lease"]["id"], supervisor.starts) == (None, None, 1)
     supervisor.locked = False
     await state(core, CardState.MINING)

@@ -37,11 +37,11 @@ async def test_every_answer_is_counted_by_its_path_and_status_whoever_gave_it(tm
         pool.worker.behaviour = then_hang(b"")
         hung = await pool.connect()
         await hung.send(post(chat))
-        await until(lambda: pool.core.live_leases)
+        await until(lambda: pool.core.state.leases)
         await pool.ask(post(chat, x_gpu_fleet_max_wait_ms="0"))
         hung.close()
         await pool.left_by_all()
-        pool.core.drain(None, None)
+        pool.core.verbs.drain(None, None)
         await pool.ask(post(chat))
         server = pool.plane._http
         assert server is not None
@@ -86,20 +86,20 @@ async def test_a_full_pool_says_when_to_come_again_from_what_requests_took_latel
     async with pool_inside(tmp_path, 2, {"m": {}}, then_hang(EVENTS_HEAD + chunk(event("a"))), bounds={"queue": 5}) as pool:
         ask = post({"model": "m", "messages": []}, x_gpu_fleet_max_wait_ms="60000")
         at_once = post({"model": "m", "messages": []}, x_gpu_fleet_max_wait_ms="0")
-        pool.core._loads["m"] = deque([20.0] * 5)  # the medians of these stay what they are, whatever the loads below take
-        pool.core._served.extend([3.5, 4.0, 60.0])
+        pool.core.state.loads["m"] = deque([20.0] * 5)  # the medians of these stay what they are, whatever the loads below take
+        pool.core.state.served.extend([3.5, 4.0, 60.0])
         clients = [await pool.connect() for _ in range(7)]
         for client in clients[:2]:
             await client.send(ask)
-        await until(lambda: len(pool.core.live_leases) == 2)
+        await until(lambda: len(pool.core.state.leases) == 2)
         assert (await pool.ask(at_once)).headers["retry-after"] == "1"  # nobody is ahead
         for client in clients[2:]:
             await client.send(ask)
-        await until(lambda: len(pool.core.waiting) == 5)
+        await until(lambda: len(pool.core.state.queue) == 5)
         for data in (ask, at_once):
             full = await pool.ask(data)
             assert (full.status, full.headers["retry-after"]) == (429, "60")  # 5 ahead x (20 s + 4 s) / 2 cards
-        pool.core._served.extend([500.0] * 100)
+        pool.core.state.served.extend([500.0] * 100)
         assert (await pool.ask(ask)).headers["retry-after"] == "120"
         for client in clients:
             client.close()
