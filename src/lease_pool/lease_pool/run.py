@@ -30,19 +30,27 @@ FORWARDED = (*TO_END, signal.SIGUSR1, signal.SIGUSR2)
 
 def run(client: Client, command: list[str], memory_mib: int | None, cards: int) -> int:
     """The command's exit status, 128 + n after signal n. Raises ClientError when there is no card to be had."""
-    response = client.open("/borrow", {"memory_mib": memory_mib, "cards": cards})
-    line = response.readline()
-    if not line:
-        raise ClientError("the pool closed the connection before it lent a card")
-    return _Borrower(response, json.loads(line)["cards"], command).run()
+    while True:
+        response = client.open("/borrow", {"memory_mib": memory_mib, "cards": cards})
+        line = response.readline()
+        if not line:
+            raise ClientError("the pool closed the connection before it lent a card")
+        lent = json.loads(line)["cards"]
+        locks = _take_all([card["lock"] for card in lent])
+        if locks is not None:
+            return _Borrower(response, lent, locks, command).run()
+        # Another pool was faster. This one sees that by the lock, and refuses in its own time.
+        print("lease-pool: someone else took the card first; asking for another", file=sys.stderr)
+        response.close()
 
 
 class _Borrower:
     """The process that the user sees."""
 
-    def __init__(self, response: HTTPResponse, cards: list[dict[str, str]], command: list[str]) -> None:
+    def __init__(self, response: HTTPResponse, cards: list[dict[str, str]], locks: list[int], command: list[str]) -> None:
         self._response = response
         self._cards = cards
+        self._locks = locks
         self._command = command
 
     def run(self) -> int:
@@ -52,9 +60,9 @@ class _Borrower:
         if keeper == 0:
             os.close(orders)
             os.close(told)
-            _keep(self._cards, self._command, orders_read, tell)
-        os.close(orders_read)
-        os.close(tell)
+            _keep(self._cards, self._locks, self._command, orders_read, tell)
+        for fd in (orders_read, tell, *self._locks):
+            os.close(fd)
         for number in FORWARDED:
             signal.signal(number, lambda n, _: os.write(orders, f"signal {n}\n".encode()))
         ended, ended_write = os.pipe2(os.O_CLOEXEC)
@@ -95,11 +103,11 @@ class _Borrower:
             os.write(ended, reason.encode())
 
 
-def _keep(cards: list[dict[str, str]], command: list[str], orders: int, tell: int) -> NoReturn:
-    """The keeper: locks, command, and the end of its tree."""
+def _keep(cards: list[dict[str, str]], locks: list[int], command: list[str], orders: int, tell: int) -> NoReturn:
+    """The keeper: the locks it was forked with, the command, and the end of its tree."""
     code = 1
     try:
-        code = _Keeper(orders, tell).keep(cards, command)
+        code = _Keeper(orders, tell).keep(cards, locks, command)
     finally:
         os._exit(code)
 
@@ -119,14 +127,7 @@ class _Keeper:
         for number in (*FORWARDED, signal.SIGPIPE):
             signal.signal(number, signal.SIG_IGN)
 
-    def keep(self, cards: list[dict[str, str]], command: list[str]) -> int:
-        locks = []
-        for card in cards:
-            lock = _take(card["lock"])
-            if lock is None:
-                self._say(error=f"card {card['uuid']} ({card['slot']}): someone else took its occupant lock first", status=1)
-                return 1
-            locks.append(lock)
+    def keep(self, cards: list[dict[str, str]], locks: list[int], command: list[str]) -> int:
         failure_read, failure = os.pipe2(os.O_CLOEXEC)
         self._command_pid = os.fork()
         if self._command_pid == 0:
@@ -199,6 +200,19 @@ class _Keeper:
     def _say(self, **answer: Any) -> None:
         with contextlib.suppress(OSError):
             os.write(self._tell, json.dumps(answer).encode())
+
+
+def _take_all(paths: list[str]) -> list[int] | None:
+    """All the locks or, where one cannot be had, none."""
+    locks: list[int] = []
+    for path in paths:
+        lock = _take(path)
+        if lock is None:
+            for taken in locks:
+                os.close(taken)
+            return None
+        locks.append(lock)
+    return locks
 
 
 def _take(path: str) -> int | None:

@@ -56,9 +56,11 @@ class Stream:
 class PoolHost:
     """What the tests ask of one host. Every wait is bounded and names what it waited for."""
 
-    def __init__(self, host: Host, slots: list[str]) -> None:
+    def __init__(self, host: Host, slots: list[str], miners: list[str] | None = None) -> None:
+        """miners: the units of the idle workload; without it one a slot."""
         self._host = host
         self.slots = slots
+        self.miners = [f"gpu-miner@{slot}.service" for slot in slots] if miners is None else miners
         status = self.status()
         self.uuid = {card["slot"]: card["uuid"] for card in status["cards"]}
         self.slot = {uuid: slot for slot, uuid in self.uuid.items()}
@@ -100,10 +102,8 @@ class PoolHost:
 
     def mining(self) -> bool:
         """Every miner runs and no worker does: what PID 1 alone promises."""
-        return (
-            self.states(*(f"gpu-miner@{slot}.service" for slot in self.slots)) == ["active"] * len(self.slots)
-            and not self.worker_processes()
-        )
+        states = self.states(*self.miners) if self.miners else []
+        return states == ["active"] * len(self.miners) and not self.worker_processes()
 
     def home(self) -> bool:
         """Every card is home in the pool's own words too, with nothing left over."""
@@ -149,10 +149,10 @@ class PoolHost:
 
     @contextlib.contextmanager
     def sampled(self) -> Iterator[None]:
-        """Fails when a worker and a miner of one slot were alive together inside the block."""
+        """Fails when processes of two units used one card together inside the block."""
         self._host.run("systemctl reset-failed pool-sampler.service")
         self.sh(f"cat > /run/pool-sampler.py <<'END'\n{SAMPLER.read_text()}\nEND")
-        self.sh(f"systemd-run --quiet --unit=pool-sampler python3 /run/pool-sampler.py /run/pool-sampler.log {' '.join(self.slots)}")
+        self.sh(f"systemd-run --quiet --unit=pool-sampler python3 /run/pool-sampler.py /run/pool-sampler.log {' '.join(self.slot)}")
         try:
             yield
         finally:
@@ -161,6 +161,7 @@ class PoolHost:
         assert lines, "the sampler wrote nothing"
         assert lines[-1].startswith("samples ")
         assert int(lines[-1].split()[1]) > 10
+        assert int(lines[-1].split()[3]) > 0, "the sampler saw nobody use a card"
         assert lines[:-1] == []
 
     def diagnosis(self) -> str:
