@@ -6,6 +6,7 @@ import contextlib
 import http.client
 import json
 import os
+import random
 import subprocess
 import sys
 import threading
@@ -26,6 +27,7 @@ pytestmark = [pytest.mark.hosts, pytest.mark.long, pytest.mark.timeout(600)]
 SHARED = "gpu-miner.service"
 # The demo's arguments, with the miner's own list of cards.
 SHARED_ARGS = ["--coin", "pearl", "-o", "pool.invalid:5566", "-u", "{wallet}.{worker}", "-p", "{password}", "-d", "{devices}"]
+PAUSE_S = 1.0
 
 
 def roll_out(host: Host, variables: dict[str, object]) -> None:
@@ -178,6 +180,7 @@ def test_two_pools_and_run_compete_and_never_share_a_card(bare: PoolHost, host: 
         def loop() -> None:
             while time.monotonic() < until:
                 outcomes[who][act()] += 1
+                time.sleep(random.uniform(0, PAUSE_S))  # who asks again at once always finds the lock free first
 
         thread = threading.Thread(target=loop)
         thread.start()
