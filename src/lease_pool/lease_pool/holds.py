@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import logging
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from lease_pool.journal import utc
+from lease_pool.launch import hold_path
 
 log = logging.getLogger(__name__)
 
@@ -24,9 +26,15 @@ class Hold:
 
 
 class Holds:
-    """Pool drain and card holds. Every change is on disk before it returns."""
+    """Pool drain and card holds. Every change is on disk before it returns.
 
-    def __init__(self, state_dir: Path) -> None:
+    `slots` (UUID -> slot): the cards whose `hold/<slot>` follows at once, so that a card held while it serves stays without its idle workload also
+    when nobody of the pool is left to see the lease's end. (The card's owner makes it again whenever it settles the card.)
+    """
+
+    def __init__(self, state_dir: Path, slots: Mapping[str, str] | None = None) -> None:
+        self._state_dir = state_dir
+        self._slots = slots or {}
         self._path = state_dir / "drain.json"
         self.draining = False
         self.drain_reason: str | None = None
@@ -56,11 +64,17 @@ class Holds:
     def hold_card(self, uuid: str, kind: Kind, reason: str | None) -> Hold:
         hold = self.cards[uuid] = Hold(kind, reason, utc())
         self._save()
+        if uuid in self._slots:
+            path = hold_path(self._state_dir, self._slots[uuid])
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.touch()
         return hold
 
     def resume_card(self, uuid: str) -> None:
         if self.cards.pop(uuid, None) is not None:
             self._save()
+        if uuid in self._slots:
+            hold_path(self._state_dir, self._slots[uuid]).unlink(missing_ok=True)
 
     def _save(self) -> None:
         cards = {uuid: {"kind": h.kind, "reason": h.reason, "since": h.since} for uuid, h in self.cards.items()}

@@ -106,7 +106,7 @@ class Service:
         nvml = Nvml() if config.card_source == "nvml" else None
         supervisor = make_supervisor(config, FreeCheck(config, nvml))
         journal = Journal(config.state_dir)
-        holds = Holds(config.state_dir)
+        holds = Holds(config.state_dir, {card.uuid: card.slot for card in config.cards})
         holds.load()
         journal.open()
         core = PoolCore(config, supervisor, journal, holds, nvml)
