@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 import socket
+from pathlib import Path
 from time import monotonic
 from typing import Any
 
@@ -71,9 +72,9 @@ class DataPlane:
         self._upstreams.clear()
         self._servers.clear()
 
-    def reload_tokens(self) -> None:
-        """Read `token_file` again (SIGHUP). Raises ConfigError and keeps the old tokens when it cannot be read."""
-        self._tokens.reload(self._core.config.token_file)
+    def reload_tokens(self, path: Path) -> None:
+        """Read the token file again (SIGHUP). Raises ConfigError and keeps the old tokens when it cannot be read."""
+        self._tokens.reload(path)
 
     @property
     def sockets(self) -> list[socket.socket]:

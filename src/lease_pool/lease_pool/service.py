@@ -174,14 +174,9 @@ class Service:
             changed = [key for key in FIXED if getattr(config, key) != getattr(self._config, key)]
             if changed:
                 raise ConfigError([f"{self._path}: {key}: changed: needs a restart of the pool" for key in changed])
-            old, self._config = self._config, config
+            data_plane.reload_tokens(config.token_file)  # the last that may refuse: what `reconfigure` does has no way back
+            self._config = config
             core.reconfigure(config)
-            try:
-                data_plane.reload_tokens()
-            except ConfigError:
-                self._config = old
-                core.reconfigure(old)
-                raise
         except ConfigError as error:
             for fault in error.faults:
                 log.error("reload refused, the running configuration stays: %s", fault)

@@ -46,7 +46,7 @@ async def test_all_listed_tokens_are_valid_and_a_reload_changes_them(tmp_path: P
         assert [(await rig.ask(get("/v1/models", token=t))).status for t in (TOKEN, SECOND_TOKEN)] == [200, 200]
         (tmp_path / "pool.token").write_text("\n  third \n\n")
         assert (await rig.ask(get("/v1/models"))).status == 200
-        rig.plane.reload_tokens()
+        rig.plane.reload_tokens(tmp_path / "pool.token")
         assert [(await rig.ask(get("/v1/models", token=t))).status for t in (TOKEN, SECOND_TOKEN, "", " ", "third")] == [
             401,
             401,
