@@ -313,7 +313,7 @@ class Guard:
         if reason:
             self.tell("failed", phase="freeing", reason=reason)
         else:
-            self.tell("off")
+            self._tell_off()
             while not self.unwanted and "go" not in self.commands:
                 self.pump(1.0)
             if not self.unwanted:
@@ -322,6 +322,15 @@ class Guard:
         self._unlink("key_file")
         self._unlink("socket")
         self.tell("gone", how=how)
+        self._part()
+
+    def _tell_off(self) -> None:
+        """Given up before the stop, the idle workload still runs: the next guard, which goes by this, must stop it."""
+        if self.idle_off:
+            self.tell("off")
+
+    def _part(self) -> None:
+        """Take the card home, or leave it to the next guard as it is."""
         while not self.orphaned and not self.commands & {"home", "handover"}:
             self.pump(1.0)
         if "handover" in self.commands and not self.orphaned:
@@ -363,9 +372,7 @@ class Guard:
                 with contextlib.suppress(_Busy):
                     self.take_lock(1.0)
         self.tell("gone", how="loan over")
-        while not self.orphaned and "home" not in self.commands:
-            self.pump(1.0)
-        self.home()
+        self._part()
 
     def _lend(self) -> bool:
         self.take_lock(self.job["lock_wait_s"])
@@ -376,7 +383,7 @@ class Guard:
         if reason:
             self.tell("failed", phase="freeing", reason=reason)
             return False
-        self.tell("off")
+        self._tell_off()
         while not self.unwanted and "go" not in self.commands:
             self.pump(1.0)
         if not self.unwanted:
