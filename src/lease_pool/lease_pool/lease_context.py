@@ -59,6 +59,7 @@ class LeaseContext:
             seconds=seconds,
             card=lease.card.uuid if lease is not None else None,
             slot=lease.card.slot if lease is not None else None,
+            pci=self._state.cards[lease.card.slot].pci if lease is not None else None,
             lease=lease.id if lease is not None else None,
             alias=demand.alias,
             model=demand.model,

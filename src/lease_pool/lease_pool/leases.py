@@ -171,6 +171,8 @@ class Share:
     def worker_failed(self, why: str) -> None:
         if self._lease.failed is None:
             self._lease.failed = why
+            if self._lease.outcome == "ok":
+                self._lease.outcome = "worker_failed"
         self._lease.changed()
 
     async def worker_gone(self) -> str:

@@ -75,6 +75,7 @@ class Reports:
             seconds=lease.seconds,
             card=lease.card.uuid,
             slot=lease.card.slot,
+            pci=self._state.cards[lease.card.slot].pci,
             lease=lease.id,
             alias=lease.alias,
             model=lease.model.name if lease.model is not None else None,

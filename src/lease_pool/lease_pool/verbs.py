@@ -25,7 +25,7 @@ class Verbs:
         card = state.by_uuid[uuid]
         if card.hold is None or card.hold.kind != "quarantined":
             card.hold = state.holds.hold_card(uuid, "drained", reason)
-        state.journal.write("drain", card=uuid, slot=card.slot, outcome="card", reason=reason)
+        state.journal.write("drain", card=uuid, slot=card.slot, pci=card.pci, outcome="card", reason=reason)
         card.settle()
         self._line.dispatch()
 
@@ -40,18 +40,19 @@ class Verbs:
             state.holds.resume_card(uuid)
             state.backoff.forget_card(card.slot)
             card.hold = None
-            state.journal.write("resume", card=uuid, slot=card.slot, outcome="card")
+            state.journal.write("resume", card=uuid, slot=card.slot, pci=card.pci, outcome="card")
             card.settle()
         self._line.dispatch()
 
     def release(self, uuid: str) -> bool:
         """End the card's lease now. False: it has none."""
-        lease = self._state.by_uuid[uuid].lease
+        card = self._state.by_uuid[uuid]
+        lease = card.lease
         if lease is None:
             return False
         lease.outcome = "released"
         lease.end_now("released by an operator")
-        self._state.journal.write("release", card=uuid, slot=lease.card.slot, lease=lease.id, outcome="released")
+        self._state.journal.write("release", card=uuid, slot=card.slot, pci=card.pci, lease=lease.id, outcome="released")
         return True
 
     def set_intent(self, reboot: str | None, until: float) -> None:

@@ -178,3 +178,18 @@ async def test_no_card_or_no_driver_is_a_loud_failure(simulated: Simulated, faul
         await simulated.start()
     said = simulated.rig.log.read_text()
     assert {"none": "lists no card", "not-loaded": "Driver Not Loaded", "mismatch": "version mismatch"}[fault] in said
+
+
+async def test_every_event_that_names_a_card_says_its_pci_address(simulated: Simulated) -> None:
+    rig = await simulated.start()
+    running = asyncio.create_task(rig.ask({"delay": 60}))
+    await rig.until_state("serving")
+    await rig.admin("POST", "/release/GPU-0")
+    await running
+    await rig.until_state("mining")
+    await rig.admin("POST", "/drain", {"card": "GPU-0"})
+    await rig.admin("POST", "/resume", {"card": "GPU-0"})
+    await rig.admin("POST", "/quarantine/GPU-0", {})
+    events = [event for event in await rig.events() if event["card"] == "GPU-0"]
+    assert {event["event"] for event in events} == {"state", "release", "lease", "request", "drain", "resume", "quarantine"}
+    assert [event for event in events if (event["slot"], event["pci"]) != ("c0", "00000000:01:00.0")] == []
