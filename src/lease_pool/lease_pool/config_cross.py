@@ -76,6 +76,9 @@ def _path_faults(data: dict[Any, Any], models: dict[str, dict[Any, Any]]) -> Ite
     if data.get("supervisor") == "process":
         slots = [str(c.get("slot", "")) for c in _list(data.get("cards")) if isinstance(c, dict)]
         sockets["runtime_dir"] = f"{runtime}/{max(slots, key=len, default='')}.sock"
+        for index, slot in enumerate(slots):
+            if f"{runtime}/{slot}.sock" == sockets["admin_socket"]:
+                yield f"cards[{index}].slot", shown(slot), "its worker's socket would be admin_socket; name it otherwise"
     for key, value in sockets.items():
         if isinstance(value, str) and len(value.encode()) > SOCKET_PATH_MAX:
             yield key, shown(value), f"must be a shorter path: a unix socket's path has at most {SOCKET_PATH_MAX} bytes"
@@ -114,6 +117,7 @@ def _model_faults(name: str, model: dict[Any, Any], port: Any) -> Iterable[Fault
         yield f"{key}.argv", "(missing)", "is required with backend: command"
     if backend in BACKENDS and backend != "llama_cpp" and model.get("mmproj") is not None:
         yield f"{key}.mmproj", shown(model["mmproj"]), "belongs to backend: llama_cpp"
+    yield from _endpoint_faults(key, model)
     if isinstance(backend, str) and backend in BACKENDS:
         for index, argument in enumerate(argv):
             option = forbidden_argument(backend, argument)
@@ -128,6 +132,24 @@ def _model_faults(name: str, model: dict[Any, Any], port: Any) -> Iterable[Fault
             yield f"{key}.env.{variable}", shown(value), "is set by the pool; leave it out"
         elif isinstance(variable, str) and (not variable or "=" in variable or "\x00" in variable):
             yield f"{key}.env.{variable}", shown(value), "is not a variable's name"
+
+
+def _endpoint_faults(key: str, model: dict[Any, Any]) -> Iterable[Fault]:
+    """What would load and then refuse every request."""
+    endpoints = model.get("endpoints", ["chat"])
+    if not isinstance(endpoints, list):
+        return
+    if not endpoints:
+        yield f"{key}.endpoints", "[]", "must have at least one entry"
+    if model.get("dimensions") is not None and "embeddings" not in endpoints:
+        yield f"{key}.dimensions", shown(model["dimensions"]), "belongs to endpoints: [embeddings]"
+    for alone in ("embeddings", "rerank"):
+        if model.get("backend") == "llama_cpp" and alone in endpoints and any(other != alone for other in endpoints):
+            yield (
+                f"{key}.endpoints",
+                shown(endpoints),
+                f"a llama.cpp server that answers {alone} answers nothing else; make it a model of its own",
+            )
 
 
 def _is_listen_port(argv: list[str], index: int, port: int) -> bool:

@@ -21,8 +21,8 @@ async def test_a_worker_gets_its_card_and_nothing_of_the_pool_s(rigs: Maker) -> 
     async with rig.post({"stream": True, "gap": 0.3, "chunks": 4}, x_gpu_fleet_principal="alice") as response:
         await response.content.readany()
         (pid,) = rig.workers()
-        environ = Path(f"/proc/{pid}/environ").read_bytes().decode().split("\0")
-        argv = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
+        environ = _bytes(f"/proc/{pid}/environ").decode().split("\0")
+        argv = _bytes(f"/proc/{pid}/cmdline").decode().split("\0")
         targets = {os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd")}
         assert rig.process is not None
         pool = {os.readlink(f"/proc/{rig.process.pid}/fd/{fd}") for fd in os.listdir(f"/proc/{rig.process.pid}/fd")}
@@ -87,3 +87,7 @@ async def test_an_alive_command_that_hangs_is_a_no(rigs: Maker) -> None:
     card = await rig.until_state("quarantined", bound_s=12)
     assert "does not work" in card["reason"]
     assert (await rig.get("/health"))[0] == 200
+
+
+def _bytes(path: str) -> bytes:
+    return Path(path).read_bytes()

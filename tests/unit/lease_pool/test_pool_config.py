@@ -175,3 +175,64 @@ def test_the_schema_is_json_and_forbids_unknown_keys() -> None:
 def test_no_document_makes_it_fall_over(document: Any) -> None:
     with contextlib.suppress(ConfigError):
         parse(yaml.safe_dump(document), "x")
+
+
+MORE_CASES = [
+    ({"models/m/endpoints": []}, "pool.yml: models.m.endpoints: []: must have at least one entry"),
+    ({"models/m/dimensions": 8}, "pool.yml: models.m.dimensions: 8: belongs to endpoints: [embeddings]"),
+    (
+        {"models/m/endpoints": ["chat", "embeddings"]},
+        "models.m.endpoints: ['chat', 'embeddings']: a llama.cpp server that answers embeddings",
+    ),
+    ({"models/m/endpoints": ["rerank", "chat"]}, "models.m.endpoints: ['rerank', 'chat']: a llama.cpp server that answers rerank answers"),
+    ({"cards/0/slot": "pool", "runtime_dir": "/r"}, "pool.yml: cards[0].slot: 'pool': its worker's socket would be admin_socket"),
+    ({"admin_socket": "/run/gpu-fleet/c1.sock"}, "pool.yml: cards[1].slot: 'c1': its worker's socket would be admin_socket"),
+    ({"idle_workload": {"driver": "none", "start": ["a"]}}, "pool.yml: idle_workload.start: ['a']: belongs to driver: command"),
+    (
+        {"idle_workload": {"driver": "command", "start": ["a"], "stop": ["a"], "alive": ["a"], "unit": "x.service"}},
+        "pool.yml: idle_workload.unit: 'x.service': belongs to driver: per_card or shared",
+    ),
+    (
+        {"supervisor": "systemd", "idle_workload": {"driver": "command", "start": ["a"], "stop": ["a"], "alive": ["a"]}},
+        "pool.yml: idle_workload.driver: 'command': needs supervisor: process; with supervisor: systemd use per_card, shared or none",
+    ),
+    (
+        {"supervisor": "systemd", "idle_workload": {"driver": "per_card", "unit": "gpu-miner.service"}},
+        "pool.yml: idle_workload.unit: 'gpu-miner.service': must contain {slot} with driver: per_card",
+    ),
+    ({"idle_workload": {"driver": "sometimes"}}, "pool.yml: idle_workload.driver: 'sometimes': must be 'per_card', 'shared'"),
+    ({"models/n/env": {"A=B": "x"}}, "pool.yml: models.n.env.A=B: 'x': is not a variable's name"),
+    ({"models/n/argv": ["x", "-p", "9100", "--bind=:9100"]}, "pool.yml: models.n.argv[3]: '--bind=:9100': port clash"),
+    ({"servers": {"vllm": []}}, "pool.yml: servers.vllm: []: must have at least one entry"),
+    *(
+        ({key: "x"}, f"pool.yml: {key}: 'x': must be an absolute path")
+        for key in ("state_dir", "runtime_dir", "locks_dir", "admin_socket", "token_file")
+    ),
+    *(
+        ({f"bounds/{name}": value}, f"pool.yml: bounds.{name}: {value}: must be greater than 0")
+        for name in ("queue", "queue_s", "ready_s", "first_byte_s", "stall_s", "request_s", "stop_s", "drain_s", "ping_s", "body_mib")
+        for value in (0, -1)
+    ),
+]
+
+
+@pytest.mark.parametrize(("change", "expected"), MORE_CASES, ids=[str(c[0])[:60] for c in MORE_CASES])
+def test_each_other_contradiction_is_told_too(change: dict[str, Any], expected: str) -> None:
+    faults = check(change)
+    assert any(expected in fault for fault in faults), faults
+    assert len(faults) == 1, faults
+
+
+@pytest.mark.parametrize(
+    ("backend", "option"), [(name, option) for name, backend in BACKENDS.items() for option in backend.forbidden if name != "llama_cpp"]
+)
+def test_the_other_backends_own_options_are_refused_too(backend: str, option: str) -> None:
+    for form in (option, f"{option}=x"):
+        faults = check({"models/m/backend": backend, "models/m/argv": [form]})
+        assert faults == [f"pool.yml: models.m.argv[0]: {form!r}: {option} is set by the pool; leave it out"]
+
+
+def test_a_server_that_answers_one_thing_only_is_taken() -> None:
+    for endpoints in (["embeddings"], ["rerank"], ["chat", "completions", "responses"]):
+        assert check({"models/m/endpoints": endpoints}) == []
+    assert check({"models/n/endpoints": ["chat", "embeddings"], "models/n/dimensions": 8}) == []

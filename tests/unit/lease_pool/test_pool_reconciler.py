@@ -3,39 +3,44 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from lease_pool.reconcile import EVERY_S, PRESENCE_S, Reconciler
+from lease_pool.reports import Reports
+from lease_pool.state import State
 
 from lease_pool import reconcile
 
+ALL = ["presence", "surveys"]
 
-class Core:
-    """Counts what it is asked for; `nvml` is whatever is not None."""
+
+class Noting(Reconciler):
+    """Notes what it looks at; `nvml` is whatever is not None."""
 
     def __init__(self, nvml: object) -> None:
-        self.nvml = nvml
-        self.asked: list[str] = []
+        super().__init__(cast("State", SimpleNamespace(nvml=nvml)), cast("Reports", None))
+        self.looked: list[str] = []
         self.running = 0
 
-    async def reconcile(self) -> list[str]:
-        await self._note("all")
-        return ["c0: something"]
-
-    async def check_presence(self) -> list[str]:
+    async def _presence(self) -> list[str]:
         await self._note("presence")
         return []
 
+    async def _surveys(self) -> list[str]:
+        await self._note("surveys")
+        return ["c0: something"]
+
     async def _note(self, what: str) -> None:
-        self.asked.append(what)
+        self.looked.append(what)
         self.running += 1
         assert self.running == 1, "two at a time"
         await asyncio.sleep(0.005)
         self.running -= 1
 
 
-@pytest.mark.parametrize(("nvml", "expected"), [("yes", [*["presence"] * 5, "all"] * 2), (None, ["all"] * 2)])
+@pytest.mark.parametrize(("nvml", "expected"), [("yes", [*["presence"] * 5, *ALL] * 2), (None, ALL * 2)])
 async def test_everything_once_a_minute_and_the_cards_presence_in_between(
     monkeypatch: pytest.MonkeyPatch, nvml: Any, expected: list[str]
 ) -> None:
@@ -47,19 +52,17 @@ async def test_everything_once_a_minute_and_the_cards_presence_in_between(
         pauses.append(seconds)
         await sleep(0)
 
-    core: Any = Core(nvml)
-    reconciler = Reconciler(core)
+    reconciler = Noting(nvml)
     monkeypatch.setattr(reconcile.asyncio, "sleep", no_pause)
     task = asyncio.create_task(reconciler.forever())
-    while len(core.asked) < len(expected):
+    while len(reconciler.looked) < len(expected):
         await sleep(0)
     task.cancel()
-    assert core.asked[: len(expected)] == expected
+    assert reconciler.looked[: len(expected)] == expected
     assert {seconds for seconds in pauses if seconds >= 1} == {10.0 if nvml else 60.0}
 
 
 async def test_requests_at_the_same_time_run_one_after_another_and_are_told_what_was_wrong() -> None:
-    core: Any = Core("yes")
-    reconciler = Reconciler(core)
+    reconciler = Noting("yes")
     assert await asyncio.gather(*(reconciler.run() for _ in range(3))) == [["c0: something"]] * 3
-    assert core.asked == ["all"] * 3
+    assert reconciler.looked == ALL * 3
