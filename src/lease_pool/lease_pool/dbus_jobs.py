@@ -92,6 +92,7 @@ class Systemd:
 
     def __init__(self) -> None:
         self._bus: MessageBus | None = None
+        self._watching: asyncio.Task[None] | None = None
         self._connecting = asyncio.Lock()
         self._units: dict[str, UnitState] = {}
         self._by_path: dict[str, UnitState] = {}
@@ -215,7 +216,14 @@ class Systemd:
             except (OSError, TimeoutError, EOFError) as error:
                 raise SupervisorError(f"the system bus does not answer: {error or 'deadline passed'}") from None
             self._drop_waiters()
+            self._watching = asyncio.create_task(self._until_broken(bus), name="system bus")
             return bus
+
+    async def _until_broken(self, bus: MessageBus) -> None:
+        """A job's waiter makes no call of its own that would notice."""
+        with contextlib.suppress(Exception):
+            await bus.wait_for_disconnect()  # type: ignore[no-untyped-call]
+        self._drop_waiters()
 
     def _drop_waiters(self) -> None:
         # Signals of a broken connection are lost: who waits for a job looks at the unit itself.
