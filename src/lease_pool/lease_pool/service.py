@@ -123,6 +123,8 @@ class Service:
             if nvml is not None:
                 await _require_cards(nvml)
             await core.start()
+            if nvml is not None:
+                await nvml.list_rests()  # not before each card's own child keeps the driver awake
             await data_plane.start(config.listen.host, config.listen.port)
             await admin.start(config.admin_socket)
             background = asyncio.create_task(reconciler.forever(), name="reconciler")
@@ -203,7 +205,6 @@ async def _require_cards(nvml: Nvml) -> None:
         raise SupervisorError(f"card_source: nvml: {error}") from None
     if not found:
         raise SupervisorError("card_source: nvml: the driver lists no card at all")
-    await nvml.list_rests()
 
 
 def _share_memory() -> None:
