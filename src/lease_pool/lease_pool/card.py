@@ -108,6 +108,7 @@ class Card:
         self.pci: str | None = None
         self.memory_mib = config.memory_mib or 0
         self.idle = IdleState(active=False, alive=None)
+        self.idle_deaths = 0
         self.off_since: float | None = None
         self.off_total = 0.0
         self._house = house
@@ -131,10 +132,8 @@ class Card:
     def reason(self) -> str | None:
         if self.missing is not None:
             return self.missing
-        if self.hold is not None:
-            return self.hold.reason
-        # Resumed a moment ago: until its owner has moved it, the card still is what it was for the reason that it had.
-        return self._state_reason
+        # Until its owner has moved it, a card that was just resumed, or found again and drained, is what it was for the reason that it had.
+        return (self.hold.reason if self.hold is not None else None) or self._state_reason
 
     @property
     def view(self) -> CardView:

@@ -13,6 +13,7 @@ log = logging.getLogger(__name__)
 
 EVERY_S = 60.0
 PRESENCE_S = 10.0
+IDLE_DEATHS = 5  # in a row, as found here: a card whose idle workload is started for ever is broken
 
 
 class Reconciler:
@@ -71,9 +72,14 @@ class Reconciler:
             if found.worker_pid is not None and not found.locked:
                 findings.append(f"{card.slot}: worker {found.worker_pid} without a lease")
                 await supervisor.stop_worker(card.config)
-            if found.locked or (card.state is CardState.MINING and self._dead(found.idle)):
+            dead = not found.locked and card.state is CardState.MINING and self._dead(found.idle)
+            card.idle_deaths = card.idle_deaths + 1 if dead else 0
+            if found.locked or dead:
                 findings.append(f"{card.slot}: " + ("someone else holds the card" if found.locked else "its idle workload does not work"))
                 card.settle()
+            if card.idle_deaths >= IDLE_DEATHS:
+                card.idle_deaths = 0
+                self._reports.quarantine(card, f"its idle workload stopped working {IDLE_DEATHS} times in a row")
         return findings
 
     def _dead(self, idle: IdleState) -> bool:
