@@ -193,3 +193,49 @@ async def test_every_event_that_names_a_card_says_its_pci_address(simulated: Sim
     events = [event for event in await rig.events() if event["card"] == "GPU-0"]
     assert {event["event"] for event in events} == {"state", "release", "lease", "request", "drain", "resume", "quarantine"}
     assert [event for event in events if (event["slot"], event["pci"]) != ("c0", "00000000:01:00.0")] == []
+
+
+@pytest.mark.parametrize("kind", ["drained", "quarantined"])
+async def test_a_held_card_that_is_lost_and_comes_back_is_held_still(simulated: Simulated, kind: str) -> None:
+    rig = await simulated.start()
+    verb, body = ("drain", {"card": "GPU-0", "reason": "fan"}) if kind == "drained" else ("quarantine/GPU-0", {"reason": "fan"})
+    await rig.admin("POST", f"/{verb}", body)
+    await rig.until_state(kind)
+    simulated.cards.lose("GPU-0")
+    await rig.admin("POST", "/reconcile", {})
+    assert "slot c0" in (await rig.until_state("missing"))["reason"]
+    simulated.cards.restore("GPU-0")
+    await rig.admin("POST", "/reconcile", {})
+    assert (await rig.until_state(kind))["reason"] == "fan"
+    assert rig.idle_pid("c0") is None
+    await rig.admin("POST", "/resume", {"card": "GPU-0"})
+    await rig.until_state("mining")
+
+
+async def test_a_card_that_was_lost_while_it_was_lent_is_missing_after_the_loan(simulated: Simulated) -> None:
+    rig = await simulated.start()
+    running = asyncio.create_task(asyncio.to_thread(rig.cli, "run", "--", "/bin/sleep", "1"))
+    await rig.until_state("serving")
+    simulated.cards.lose("GPU-0")
+    await rig.admin("POST", "/reconcile", {})
+    assert (await running).returncode == 0
+    await rig.until_state("missing")
+    assert rig.idle_pid("c1")
+
+
+async def test_health_is_answered_at_once_while_the_driver_hangs_on_every_card(simulated: Simulated) -> None:
+    rig = await simulated.start()
+    for uuid in ("GPU-0", "GPU-1"):
+        simulated.cards.hang(uuid)
+    reconciling = asyncio.create_task(rig.admin("POST", "/reconcile", {}))
+    times = []
+    for _ in range(20):
+        began = time.monotonic()
+        assert (await rig.get("/health"))[0] == 200
+        times.append(time.monotonic() - began)
+        await asyncio.sleep(0.05)
+    assert not reconciling.done()
+    assert sorted(times)[len(times) // 2] < 0.1, times  # the median: other tests share this machine
+    for slot in ("c0", "c1"):
+        assert (await rig.card(slot))["state"] == "mining"  # an error is not "missing"
+    await reconciling
