@@ -5,12 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import subprocess
 import time
 
-from tests.support.pool_rig import PYTHON, ROOT, Maker, PoolRig, model
-
-ENV = os.environ | {"PYTHONPATH": str(ROOT / "src" / "lease_pool")}
+from tests.support.pool_rig import Maker, PoolRig, model
 
 
 async def queued(rig: PoolRig, size: int) -> bool:
@@ -96,14 +93,11 @@ async def test_a_borrower_that_waits_is_told_when_the_pool_stops_or_its_wait_is_
     await rig.until_state("serving")
     result = await asyncio.to_thread(rig.cli, "run", "--", "/bin/true")
     assert (result.returncode, "no card became free within 1.0 s" in result.stderr) == (1, True), result.stderr
-    argv = [PYTHON, "-m", "lease_pool", "run", "--config", str(rig.path), "--", "/bin/true"]
-    waiting = subprocess.Popen(argv, env=ENV, stderr=subprocess.PIPE, text=True)
+    waiting = asyncio.create_task(asyncio.to_thread(rig.cli, "run", "--", "/bin/true"))
     await rig.until(lambda: queued(rig, 1), "it waits")
     rig.kill(signal.SIGTERM)
-    assert await asyncio.to_thread(waiting.wait, 5) == 1
-    assert waiting.stderr is not None
-    assert "stopping" in waiting.stderr.read()
-    waiting.stderr.close()
+    result = await waiting
+    assert (result.returncode, "stopping" in result.stderr) == (1, True), result.stderr
     assert (await running)[0] == 200
     assert await rig.ended() == 0
 

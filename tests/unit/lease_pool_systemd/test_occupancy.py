@@ -49,7 +49,7 @@ class Pid1:
         return self.unit
 
     async def until(self, name: str, condition: Callable[[UnitState], bool]) -> UnitState:
-        while not condition(self.unit):
+        while not condition(self.unit):  # noqa: ASYNC110  the real one is woken by signals
             await asyncio.sleep(0.005)
         return self.unit
 
@@ -111,7 +111,7 @@ async def test_a_start_that_is_still_queued_is_cancelled_by_its_spec_and_never_b
     pid1 = Pid1(config.runtime_dir, "done")
     pid1.begin.clear()
     occupancy = occupy(monkeypatch, config, pid1)
-    while not pid1.calls:
+    while not pid1.calls:  # noqa: ASYNC110  the event loop itself is what is waited for
         await asyncio.sleep(0)
     ending = asyncio.create_task(occupancy.end())
     await asyncio.sleep(0.05)
