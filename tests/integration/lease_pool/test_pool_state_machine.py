@@ -1,7 +1,8 @@
 """Random operations against the real service; after each step the invariants hold.
 
 Never two owners of a card; no worker beside an idle workload; every card back within its bound, or held with a reason; no stray process; no leaked
-descriptor; no lease without a worker. The pool is killed, its guards are killed, workers die, idle workloads die or refuse.
+descriptor; no lease without a worker. The pool is killed, its guards are killed, workers die, idle workloads die or refuse, `run` borrows cards and is
+killed, cards are drained and released.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import subprocess
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
@@ -20,7 +22,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
 
-from tests.support.pool_rig import PoolRig, model
+from tests.support.pool_rig import PYTHON, ROOT, PoolRig, alive, model
 
 SLOTS = ("c0", "c1")
 MODELS = {
@@ -48,6 +50,7 @@ class PoolMachine(RuleBasedStateMachine):
         self.both: list[object] = []
         self.watcher: asyncio.Task[None] | None = None
         self.killed = 0
+        self.runs: list[subprocess.Popen[bytes]] = []
 
     def do(self, work: Coroutine[Any, Any, Any]) -> Any:
         return self.loop.run_until_complete(work)
@@ -65,8 +68,11 @@ class PoolMachine(RuleBasedStateMachine):
             for slot in SLOTS:
                 idle = self.rig.idle_pid(slot)
                 mine = [pid for pid in self.rig.workers() if self._slot_of(pid) == slot]
-                if idle and mine and self.rig.idle_pid(slot) == idle:
-                    self.both.append((slot, idle, mine))
+                lent = self._borrowers(slot)
+                if idle and (mine or lent) and self.rig.idle_pid(slot) == idle and any(map(alive, (*mine, *lent))):
+                    self.both.append((slot, idle, mine, lent))
+                if mine and lent and any(map(alive, mine)) and any(map(alive, lent)):
+                    self.both.append((slot, mine, lent))
             await asyncio.sleep(0.01)
 
     def _slot_of(self, pid: int) -> str:
@@ -74,6 +80,17 @@ class PoolMachine(RuleBasedStateMachine):
             environ = Path(f"/proc/{pid}/environ").read_bytes()
             return environ.split(b"GPU_FLEET_WORKER=")[1].split(b"\0")[0].split(b"/")[2].decode()
         return ""
+
+    def _borrowers(self, slot: str) -> list[int]:
+        """Processes of commands that `run` runs on this card."""
+        found = []
+        for name in os.listdir("/proc"):
+            with contextlib.suppress(OSError, ValueError):
+                environ = Path(f"/proc/{int(name)}/environ").read_bytes().split(b"\0")
+                cards = next((entry for entry in environ if entry.startswith(b"CUDA_VISIBLE_DEVICES=")), b"")
+                if f"STORM={self.rig.folder}".encode() in environ and f"GPU-{slot[1]}".encode() in cards and alive(int(name)):
+                    found.append(int(name))
+        return found
 
     async def _ask(self, name: str, delay: float, stream: bool) -> None:
         killed = self.killed
@@ -115,6 +132,23 @@ class PoolMachine(RuleBasedStateMachine):
     @rule(slot=st.sampled_from(SLOTS), fault=st.sampled_from(["", "", "start-fails", "stop-fails", "start-slow", "dead-hash"]))
     def an_idle_workload_refuses(self, slot: str, fault: str) -> None:
         self.rig.fault(*([fault] if fault else []), slot=slot)
+
+    @rule(cards=st.integers(1, 2), seconds=st.sampled_from(["0.05", "0.4", "3"]), child=st.booleans())
+    def a_borrower_comes(self, cards: int, seconds: str, child: bool) -> None:
+        script = f"setsid sleep 0.3 & exec sleep {seconds}" if child else f"exec sleep {seconds}"
+        argv = [PYTHON, "-m", "lease_pool", "run", "--config", str(self.rig.path), "--cards", str(cards), "--", "/bin/sh", "-c", script]
+        env = os.environ | {"PYTHONPATH": str(ROOT / "src" / "lease_pool"), "STORM": str(self.rig.folder)}
+        self.runs.append(subprocess.Popen(argv, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
+
+    @precondition(lambda self: self.runs)
+    @rule(number=st.sampled_from([signal.SIGKILL, signal.SIGTERM]))
+    def a_borrower_is_killed(self, number: signal.Signals) -> None:
+        self.runs[-1].send_signal(number)
+
+    @rule(uuid=st.sampled_from(["GPU-0", "GPU-1"]))
+    def an_operator_releases(self, uuid: str) -> None:
+        with contextlib.suppress(AssertionError):  # 409: it has no lease
+            self.do(self.rig.admin("POST", f"/release/{uuid}"))
 
     @rule(restart_at_once=st.booleans())
     def the_pool_is_killed(self, restart_at_once: bool) -> None:
@@ -172,6 +206,9 @@ class PoolMachine(RuleBasedStateMachine):
         for task in self.requests:
             task.cancel()
         await asyncio.gather(*self.requests, return_exceptions=True)
+        for run in self.runs:
+            run.kill()
+            await asyncio.to_thread(run.wait, 10)
         await self.rig.admin("POST", "/resume", {})
         await self.rig.until(self._at_rest, "every card is at rest", SETTLE_S)
         for card in (await self.rig.status())["cards"]:
@@ -183,6 +220,7 @@ class PoolMachine(RuleBasedStateMachine):
         assert status["queue"] == 0
         assert all(card["lease"] is None for card in status["cards"])
         await self.rig.until(lambda: all(map(self.rig.idle_pid, SLOTS)) and not self.rig.workers(), "all idle, no worker")
+        assert not any(map(self._borrowers, SLOTS))
         assert self.rig.process is not None
         fds = len(os.listdir(f"/proc/{self.rig.process.pid}/fd"))
         assert fds < 60, f"{fds} descriptors are open in an idle pool"
