@@ -233,6 +233,7 @@ class Card:
             hold = self.hold
             if self.missing is not None:
                 self._set(CardState.MISSING, self.missing)
+                self._begin_off()
                 with contextlib.suppress(OccupiedElsewhere):
                     await self._stop_idle(hold=False)
             elif hold is not None:

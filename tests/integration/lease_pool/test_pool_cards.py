@@ -239,3 +239,21 @@ async def test_health_is_answered_at_once_while_the_driver_hangs_on_every_card(s
     for slot in ("c0", "c1"):
         assert (await rig.card(slot))["state"] == "mining"  # an error is not "missing"
     await reconciling
+
+
+async def test_a_missing_card_s_seconds_without_its_idle_workload_are_counted(simulated: Simulated) -> None:
+    rig = await simulated.start()
+    simulated.cards.lose("GPU-0")
+    await rig.admin("POST", "/reconcile", {})
+    await rig.until_state("missing")
+
+    async def off() -> list[float]:
+        text = (await rig.get("/metrics"))[1]
+        lines = [line for line in text.splitlines() if line.startswith("gpu_fleet_idle_workload_off_seconds_total{")]
+        return [float(line.rpartition(" ")[2]) for uuid in ("GPU-0", "GPU-1") for line in lines if uuid in line]
+
+    first = await off()
+    await asyncio.sleep(0.3)
+    second = await off()
+    assert second[0] - first[0] > 0.2
+    assert second[1] == first[1]
