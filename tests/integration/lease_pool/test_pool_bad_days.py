@@ -127,3 +127,18 @@ async def test_work_goes_on_while_every_model_fails_on_one_card(rigs: Maker) -> 
     assert {status for status, _ in results[::2]} == {502}
     await rig.until_all("mining")
     assert not await rig.events("quarantine")
+
+
+async def test_a_kill_of_the_pool_s_whole_process_group_spares_the_guards(rigs: Maker) -> None:
+    rig = rigs(1, {"m": model("--mode", "grandchild")})
+    await rig.start()
+    asked = asyncio.create_task(rig.ask({"delay": 60}))
+    await rig.until_state("serving")
+    await rig.until(lambda: len(rig.workers()) == 2, "worker and grandchild run")
+    assert rig.process is not None
+    os.killpg(rig.process.pid, signal.SIGKILL)
+    await asyncio.gather(asked, return_exceptions=True)
+    await rig.ended()
+    await rig.until(lambda: not rig.workers() and rig.idle_pid(), "the card is home unaided")
+    await rig.start()
+    assert (await rig.ask())[0] == 200

@@ -50,3 +50,18 @@ async def test_a_card_resumed_before_its_lease_was_over_mines_again(rigs: Maker)
     await rig.until_state("mining")
     assert rig.idle_pid()
     assert not (rig.folder / "state" / "hold" / "c0").exists()
+
+
+@pytest.mark.parametrize("verb", ["drain", "quarantine/GPU-0"])
+async def test_a_held_card_s_idle_worker_is_ended_and_its_model_loads_on_another(rigs: Maker, verb: str) -> None:
+    rig = rigs(2, window_s=60)
+    await rig.start()
+    _, first = await rig.ask()
+    assert (await rig.card())["state"] == "serving"
+    await rig.admin("POST", f"/{verb}", {"reason": "fan"} | ({"card": "GPU-0"} if verb == "drain" else {}))
+    async with rig.post() as response:
+        assert (response.status, response.headers["x-gpu-fleet-card"]) == (200, "GPU-1")
+        assert (await response.json())["pid"] != first["pid"]
+    await rig.until_state("drained" if verb == "drain" else "quarantined", bound_s=4)
+    assert first["pid"] not in rig.workers()
+    assert rig.idle_pid("c0") is None
