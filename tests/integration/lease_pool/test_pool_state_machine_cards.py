@@ -40,7 +40,9 @@ class CardMachine(PoolMachine):
         bounds = {"free_s": 2, "ready_s": 1.5, "stop_s": 0.4, "queue_s": 6, "drain_s": 1, "queue": 6}
         self.rig = SimulatedRig(2, CLAIMING, memory=list(SIZES), bounds=bounds, window_s=window, card_source="nvml")
         self.cards = Cards(self.rig.folder / "sim")
-        self.cards.lay_out([Card(uuid, size, bus=f"00000000:0{n + 1}:00.0") for n, (uuid, size) in enumerate(zip(UUIDS, SIZES, strict=True))])
+        self.cards.lay_out(
+            [Card(uuid, size, bus=f"00000000:0{n + 1}:00.0") for n, (uuid, size) in enumerate(zip(UUIDS, SIZES, strict=True))]
+        )
         self.do(self.rig.start())
         self.watcher = self.loop.create_task(self._watch())
 
