@@ -25,9 +25,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from tests.support.pool_rig import PYTHON, ROOT, PoolRig, alive, model
 
 SLOTS = ("c0", "c1")
+PARALLEL = 3
 MODELS = {
     "good": model(),
-    "shared": model(parallel=3),
+    "shared": model(parallel=PARALLEL),
     "stubborn": model("--mode", "ignore-term"),
     "forks": model("--mode", "grandchild"),
     "dies-start": model("--mode", "die-start"),
@@ -181,7 +182,7 @@ class PoolMachine(RuleBasedStateMachine):
             if not task.cancelled():
                 task.result()
         status = self.do(self.rig.status())
-        assert 0 <= status["queue"] <= 6
+        assert 0 <= status["queue"] <= 6 + 2 * PARALLEL  # who was on a card that missed its bound goes back to the head of the line
         leases = [card["lease"]["id"] for card in status["cards"] if card["lease"]]
         assert len(leases) == len(set(leases))
         for card in status["cards"]:
