@@ -41,7 +41,7 @@ class PoolCore:
         """Begin every card's owner; they settle in the background."""
         for card in self.state.cards.values():
             card.hold = self.state.holds.cards.get(card.uuid)
-            await self.reports.is_missing(card)
+        await asyncio.gather(*map(self.reports.is_missing, self.state.cards.values()))  # a driver that hangs costs its bound once
         for card in self.state.cards.values():
             task = asyncio.create_task(card.run(), name=f"card {card.slot}")
             task.add_done_callback(self._owner_ended)
