@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -88,11 +88,12 @@ class RealPools:
         journals = await asyncio.gather(*(pool.events("request") for pool in self.pools.values()))
         return [event for journal in journals for event in journal]
 
-    def gateway(self, name: str, *, shuffle: bool = False) -> GatewayProcess:
-        """Return a gateway in front of the pools, not yet started. shuffle: LiteLLM chooses the host, the guard does not."""
+    def gateway(self, name: str, *, shuffle: bool = False, ports: Mapping[str, int] | None = None) -> GatewayProcess:
+        """Return a gateway in front of the pools, not yet started. shuffle: LiteLLM chooses the host, the guard does not; ports: of what stands
+        before the pools, if anything does."""
         folder = self.folder / name
         folder.mkdir()
-        urls = {host: f"http://127.0.0.1:{pool.port}" for host, pool in self.pools.items()}
+        urls = {host: f"http://127.0.0.1:{(ports or {}).get(host, pool.port)}" for host, pool in self.pools.items()}
         render(folder, urls, "http://127.0.0.1:9", cards=CARDS)
         extra = {"FLEET_POOL_TOKEN": pool_rig.TOKEN}
         if shuffle:
@@ -104,9 +105,10 @@ class RealPools:
 
 
 @contextlib.asynccontextmanager
-async def real_pools(folder: Path) -> AsyncIterator[RealPools]:
+async def real_pools(folder: Path, **bounds: float) -> AsyncIterator[RealPools]:
+    """Both pools, running; `bounds`: other than the rig's own, by their names in pool.yml."""
     gates = Gates(folder / "gates")
-    made = {host: _pool(cards, gates) for host, cards in CARDS.items()}
+    made = {host: _pool(cards, gates, bounds) for host, cards in CARDS.items()}
     try:
         await asyncio.gather(*(pool.start() for pool in made.values()))
         yield RealPools(made, gates, folder)
@@ -125,7 +127,7 @@ async def running(*gateways: GatewayProcess) -> AsyncIterator[aiohttp.ClientSess
         await asyncio.gather(*(gateway.stop() for gateway in gateways))
 
 
-def _pool(cards: list[tuple[int, list[str]]], gates: Gates) -> PoolRig:
+def _pool(cards: list[tuple[int, list[str]]], gates: Gates, bounds: dict[str, float]) -> PoolRig:
     argv = [PYTHON, "-I", "-S", str(WORKERS / "gated.py"), "--socket", "{socket}", "--key-file", "{api_key_file}", str(gates.folder)]
 
     def model(gib: int, *aliases: str, **keys: Any) -> dict[str, Any]:
@@ -142,7 +144,7 @@ def _pool(cards: list[tuple[int, list[str]]], gates: Gates) -> PoolRig:
     cards_of_host = [
         {"slot": f"c{n}", "uuid": f"GPU-{n}", "memory_mib": gib * 1024, "labels": labels} for n, (gib, labels) in enumerate(cards)
     ]
-    rig = PoolRig(len(cards), models)
+    rig = PoolRig(len(cards), models, bounds=bounds)
     rig.config["cards"] = cards_of_host
     rig.write()
     return rig

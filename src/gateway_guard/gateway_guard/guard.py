@@ -228,6 +228,8 @@ def _headers_to_pool(state: RequestState, host: str) -> dict[str, str]:
         "x-gpu-fleet-principal": state.access.principal,
         "x-gpu-fleet-class": state.access.data_class,
         "x-request-id": state.access.request_id,
+        # A kept connection to a host that has been powered off would swallow the request; a new one fails within CONNECT_S.
+        "connection": "close",
     }
     attempt = state.attempt
     if attempt is not None and attempt.host == host and attempt.at_once:

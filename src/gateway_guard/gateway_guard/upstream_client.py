@@ -1,4 +1,4 @@
-"""The one HTTP client that LiteLLM talks to pools and OpenAI-shaped providers with.
+"""How LiteLLM's requests leave: one HTTP client for pools and OpenAI-shaped providers, and sockets that notice a host that is powered off.
 
 By default /v1/completions gets another client than chat, one that keeps its connection open when the stream behind it is cancelled: a client that
 left in the middle of a text stream kept its card to the end (LiteLLM 1.108.7). The one set here closes it, and follows no redirects.
@@ -12,11 +12,16 @@ from __future__ import annotations
 import httpx
 import litellm
 from litellm.llms.anthropic.pass_through.adapters.streaming_iterator import AnthropicSSEStream
+from litellm.llms.custom_httpx import http_handler
 from litellm.llms.custom_httpx.http_handler import AsyncHTTPHandler
 from litellm.responses.streaming_iterator import ResponsesAPIStreamingIterator
 
+from gateway_guard.probed_socket import probed_socket
+
 
 def use_one_client() -> None:
+    # LiteLLM's own probes idle connections only: a request that nobody acknowledges would hang for a quarter of an hour.
+    http_handler.build_aiohttp_keepalive_socket_factory = lambda: probed_socket
     transport = AsyncHTTPHandler.create_async_transport()
     litellm.aclient_session = httpx.AsyncClient(transport=transport, follow_redirects=False)
     ResponsesAPIStreamingIterator.aclose = _close_responses
