@@ -110,7 +110,7 @@ class Guard(CustomLogger):
             state.begin(model, None, at_once=False)
             return allowed
         candidates = [self._capacity.candidate(host, _alias(item["litellm_params"])) for host, item in by_host.items()]
-        refused = frozenset(attempt.host for attempt in attempts if attempt.host is not None and attempt.failure is not None)
+        refused = retries.failed_hosts(attempts)
         last = len(attempts) + 1 >= retries.MAX_ATTEMPTS
         choice = routing.choose(candidates, refused, last, random.random())  # noqa: S311  # breaks ties
         self._capacity.sent(choice.host, _alias(by_host[choice.host]["litellm_params"]))

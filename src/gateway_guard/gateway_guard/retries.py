@@ -14,7 +14,7 @@ MAX_ATTEMPTS = 3
 class Failure(Enum):
     """How an attempt failed."""
 
-    NOT_REACHED = "the host could not be connected to; nothing was sent"
+    NOT_REACHED = "the host could not be connected to, or has fallen silent: nothing runs there"
     NO_CARD_NOW = "429 to a request that would not wait"
     QUEUE_FULL = "429 after waiting"
     NO_WORKER = "502: no worker could serve it"
@@ -55,3 +55,10 @@ def may_try_again(attempts: list[Attempt]) -> bool:
     if len(attempts) >= MAX_ATTEMPTS:
         return False
     return attempts[-1].failure in (None, Failure.NOT_REACHED, Failure.NO_CARD_NOW, Failure.NO_WORKER, Failure.NOT_NOW, Failure.FAULT)
+
+
+def failed_hosts(attempts: list[Attempt]) -> frozenset[str]:
+    """Return the hosts that a next attempt should leave out. One that only had no card free works: its queue is better than a host that does not."""
+    return frozenset(
+        attempt.host for attempt in attempts if attempt.host is not None and attempt.failure not in (None, Failure.NO_CARD_NOW)
+    )

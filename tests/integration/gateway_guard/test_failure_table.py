@@ -85,19 +85,19 @@ class Chain:
         """Count the requests of one host by their outcomes, as its journal tells it."""
         return Counter(event["outcome"] for event in await self.pools.pools[host].events("request"))
 
-    async def begin_stream(self) -> asyncio.Task[tuple[str, float]]:
+    async def begin_stream(self, alias: str = "t3-smart", key: str = "agent") -> asyncio.Task[tuple[str, float]]:
         """Ask for a stream; return, once its first event is at the client, the task that reads the rest and notes when it ended."""
         begun = asyncio.Event()
-        reading = asyncio.create_task(self._read(begun))
+        reading = asyncio.create_task(self._read(alias, key, begun))
         beginning = asyncio.create_task(begun.wait())
         await asyncio.wait([reading, beginning], return_when=asyncio.FIRST_COMPLETED)
         beginning.cancel()
         assert not reading.done()
         return reading
 
-    async def _read(self, begun: asyncio.Event) -> tuple[str, float]:
-        body = {"model": "t3-smart", "stream": True, "messages": [{"role": "user", "content": "hello"}]}
-        headers = {"Authorization": f"Bearer {KEYS['agent']}"}
+    async def _read(self, alias: str, key: str, begun: asyncio.Event) -> tuple[str, float]:
+        body = {"model": alias, "stream": True, "messages": [{"role": "user", "content": "hello"}]}
+        headers = {"Authorization": f"Bearer {KEYS[key]}"}
         async with self.client.session.post(f"{self.client.gateway.url}/v1/chat/completions", json=body, headers=headers) as response:
             assert response.status == 200
             text = b""
@@ -213,22 +213,32 @@ async def test_all_hosts_down(chain: Chain) -> None:
 
 
 async def test_all_hosts_powered_off_with_requests_under_way(chain: Chain) -> None:
-    with chain.pools.gates.held("stream"):
-        reading = await chain.begin_stream()
-        with chain.pools.gates.held("answer"):
-            waiting = asyncio.create_task(chain.ask("t3-lone"))
-            await chain.pools.until_placed(2)
+    gates, second = chain.pools.gates, chain.pools.pools["gpu-b"]
+    with gates.held("stream"):
+        reading = await chain.begin_stream("gpu-a/t3-smart", "operator")
+        with gates.held("answer"):
+            elsewhere = [asyncio.create_task(second.ask({"model": "small"})) for _ in second.config["cards"]]
+            await chain.pools.until_placed(1 + len(elsewhere))
+            await asyncio.sleep(KNOWN_S)
+            waiting = [
+                asyncio.create_task(chain.ask(alias)) for alias in ("t3-lone", "t3-smart")
+            ]  # both on gpu-a, the first can only be there
+            await chain.pools.until_placed(1 + len(elsewhere) + len(waiting))
             started = time.monotonic()
             await asyncio.gather(*(link.cut() for link in chain.links.values()))
             new, seconds = await chain.ask()
-            text, ended = await reading
-            answer, _ = await waiting
-            lost = time.monotonic() - started
+        await chain.links["gpu-b"].restore()
+        text, ended = await reading
+        (alone, _), (elsewhere_again, _) = await asyncio.gather(*waiting)
+        lost = time.monotonic() - started
+    await asyncio.gather(*elsewhere)
     chain.table.add("all hosts powered off", told(new), f"{seconds:.2f}")
-    chain.table.add("the host powered off in mid-stream", f"error event, code {errors_in(text)[0]['code']}", f"{ended - started:.2f}")
-    chain.table.add("the only host powered off before the answer", told(answer), f"{lost:.2f}")
+    chain.table.add("a host powered off in mid-stream", f"error event, code {errors_in(text)[0]['code']}", f"{ended - started:.2f}")
+    chain.table.add("a host powered off before its answer", f"{told(elsewhere_again)}, from another host", f"{lost:.2f}")
+    chain.table.add("the same, no other host has the model", told(alone), f"{lost:.2f}")
     assert (new.status, new.headers["retry-after"]) == (503, "2")
-    assert answer.status >= 500
+    assert elsewhere_again.status == 200
+    assert (alone.status, alone.headers["retry-after"]) == (503, "2")
     assert seconds < 3 * CONNECT_S + 1
     assert max(ended - started, lost) < BELIEVED_S
 

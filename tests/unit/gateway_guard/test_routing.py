@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 from gateway_guard.health import FIRST_S, LONGEST_S, Health
-from gateway_guard.retries import Attempt, Failure, classify, may_try_again
+from gateway_guard.retries import Attempt, Failure, classify, failed_hosts, may_try_again
 from gateway_guard.routing import Candidate, Choice, ModelCapacity, Snapshot, Standing, choose, free_cards, standing
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,6 +19,14 @@ def snapshot(cards: list[int], queue: int = 0, draining: bool = False, failing: 
 
 def host(name: str, cards: list[int] | None, alias: str = "small", in_flight: tuple[str, ...] = (), **more: bool) -> Candidate:
     return Candidate(name, alias, None if cards is None else snapshot(cards), in_flight, **more)
+
+
+def test_a_host_that_had_no_card_free_is_waited_for_rather_than_one_that_fails_asked() -> None:
+    attempts = [Attempt("down", True, Failure.NOT_REACHED), Attempt("busy", True, Failure.NO_CARD_NOW)]
+    assert failed_hosts(attempts) == {"down"}
+    for other in (host("down", None), host("down", [12], backing_off=True)):
+        assert pick(host("busy", []), other, refused=failed_hosts(attempts[1:])).host == "busy"
+    assert pick(host("busy", []), host("free", [12]), refused=failed_hosts(attempts[1:])).host == "free"
 
 
 @given(cards=st.lists(st.sampled_from([12, 24, 48]), max_size=6), in_flight=st.lists(st.sampled_from(sorted(NEEDS)), max_size=8))
