@@ -14,6 +14,8 @@ from ._catalog_groups import group_chains, node_aliases
 from ._catalog_model import POOL_PORT, Catalog, hosted_link, http, is_hosted, link_context, local_link
 
 _MODE = {"chat": "chat", "vision": "chat", "embedding": "embedding", "rerank": "rerank", "image": "image_generation"}
+# LiteLLM reranks nothing for provider `openai`, and refuses `response_format` of its images; `hosted_vllm` is the same protocol without either.
+_POOL_PROVIDER = {"rerank": "hosted_vllm", "image": "hosted_vllm"}
 _POOL_REQUEST_S = 1800  # the pool's own bound of a request; the gateway waits a little longer, so that the pool's answer arrives
 _HOSTED_TIMEOUT_S = 600
 
@@ -106,13 +108,13 @@ class _Renderer:
 
     def local(self, group: str, model: str, host: str, alias: Optional[str]) -> Dict[str, Any]:
         """One host's pool. It is asked for the alias, or for the model's own name where no alias stands behind the link."""
+        kind = self._catalog["models"][model]["kind"]
         params: Dict[str, Any] = {
-            "model": f"openai/{alias or model}",
+            "model": f"{_POOL_PROVIDER.get(kind, 'openai')}/{alias or model}",
             "api_base": http(self._catalog["hosts"][host]["address"], POOL_PORT) + "/v1",
             "api_key": "os.environ/FLEET_POOL_TOKEN",
             "timeout": self._timeout,
         }
-        kind = self._catalog["models"][model]["kind"]
         entry = self._entry(group, params, kind, host, link_context(self._catalog["models"], {}, local_link(model)))
         # The guard knows which hosts to leave alone; LiteLLM would cool a full one for as long as its Retry-After says.
         entry["model_info"]["cooldown_time"] = 0

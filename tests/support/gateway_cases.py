@@ -6,6 +6,20 @@ import random
 from typing import Any
 
 SMALL_ALIASES = ("t3-smart", "t3-code", "t4-router")
+# path, alias and body of one request to each endpoint
+ENDPOINTS: list[tuple[str, str, dict[str, Any]]] = [
+    ("/v1/chat/completions", "t3-smart", {}),
+    ("/v1/chat/completions", "t3-smart", {"stream": True}),
+    ("/v1/completions", "t3-smart", {"prompt": "x"}),
+    ("/v1/responses", "t3-smart", {"input": "x"}),
+    ("/v1/responses", "t3-smart", {"input": "x", "stream": True}),
+    ("/v1/messages", "t3-smart", {"max_tokens": 5}),
+    ("/v1/embeddings", "t4-embedding", {"input": "x", "dimensions": 2}),
+    ("/v1/rerank", "t4-rerank", {"query": "x", "documents": ["a", {"text": "b"}], "top_n": 1, "return_documents": True}),
+    ("/rerank", "t4-rerank", {"query": "x", "documents": ["a"]}),
+    ("/v1/images/generations", "t3-image", {"prompt": "x", "n": 1, "size": "64x64", "response_format": "b64_json"}),
+    ("/images/generations", "t3-image", {"prompt": "x"}),
+]
 # path, alias, body, and where the request is when its client leaves: queued, at a worker (gate), or in the middle of its answer
 DISCONNECTS: dict[str, tuple[str, str, dict[str, Any], str]] = {
     "chat, queued": ("/v1/chat/completions", "t3-smart", {}, "queued"),

@@ -22,7 +22,16 @@ KEYS = {
     "workflow": "workflow-key-5",
 }
 SMALL, BIG = 8, 20  # GiB
-MODELS = {"t3-smart": SMALL, "t3-code": SMALL, "t4-router": SMALL, "t4-embedding": SMALL, "t3-plan": BIG, "t3-lone": SMALL}
+MODELS = {
+    "t3-smart": SMALL,
+    "t3-code": SMALL,
+    "t4-router": SMALL,
+    "t4-embedding": SMALL,
+    "t4-rerank": SMALL,
+    "t3-image": SMALL,
+    "t3-plan": BIG,
+    "t3-lone": SMALL,
+}
 ADDRESSES = {"gpu-a": "10.9.0.1", "gpu-b": "10.9.0.2"}
 Cards = Mapping[str, list[tuple[int, list[str]]]]  # host → (GiB, labels) of each card
 CARDS: Cards = {"gpu-a": [(12, [])] * 3, "gpu-b": [(12, []), (24, []), (24, ["lone"])]}
@@ -48,6 +57,8 @@ def inventory(hosted_url: str, cards: Cards = CARDS) -> dict[str, dict[str, Any]
             "other": _model("other", SMALL),
             "big": _model("big", BIG),
             "embed": _model("embed", SMALL, kind="embedding", dimensions=2),
+            "rank": _model("rank", SMALL, kind="rerank"),
+            "paint": _model("paint", SMALL, kind="image", backend="sd_server"),
             "lone": _model("lone", SMALL, labels=["lone"]),
         },
         "fleet_aliases": {
@@ -57,6 +68,8 @@ def inventory(hosted_url: str, cards: Cards = CARDS) -> dict[str, dict[str, Any]
             "t3-lone": {"tier": "T3", "model": "lone"},
             "t4-router": {"tier": "T4", "model": "small"},
             "t4-embedding": {"tier": "T4", "model": "embed"},
+            "t4-rerank": {"tier": "T4", "model": "rank", "chains": {"public": ["far-rank/rank-model"], "restricted": []}},
+            "t3-image": {"tier": "T3", "model": "paint", "chains": {"public": ["far/far-image"], "restricted": []}},
             "t1-smart": {"tier": "T1", "chains": {"public": ["far/far-model"], "internal": ["far/far-model"]}},
         },
         "fleet_hosted_providers": {
@@ -65,8 +78,15 @@ def inventory(hosted_url: str, cards: Cards = CARDS) -> dict[str, dict[str, Any]
                 "api_base": f"{hosted_url}/v1",
                 "key_env": "FLEET_FAR_KEY",
                 "classes": ["public", "internal"],
-                "models": {"far-model": {"context": 200000, "kinds": ["chat"]}},
-            }
+                "models": {"far-model": {"context": 200000, "kinds": ["chat"]}, "far-image": {"context": 4096, "kinds": ["image"]}},
+            },
+            "far-rank": {
+                "litellm": "hosted_vllm",
+                "api_base": f"{hosted_url}/v1",
+                "key_env": "FLEET_FAR_KEY",
+                "classes": ["public"],
+                "models": {"rank-model": {"context": 4096, "kinds": ["rerank"]}},
+            },
         },
         "fleet_identities": [
             _identity("agent", "agent", ["T3", "T4"], "restricted"),

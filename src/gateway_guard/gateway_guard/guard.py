@@ -20,6 +20,7 @@ import httpx
 from fastapi import HTTPException
 from litellm.integrations.custom_logger import CustomLogger
 from litellm.proxy._types import ProxyException
+from litellm.types.utils import CallTypes
 
 from gateway_guard import client_fields, retries, routing
 from gateway_guard.auth import configured_grants, configured_settings
@@ -30,7 +31,7 @@ from gateway_guard.outgoing import outgoing_fields
 from gateway_guard.policy import Refusal
 from gateway_guard.request_state import CURRENT, RequestState
 from gateway_guard.text_redaction import TextRedactor
-from gateway_guard.upstream_client import use_one_client
+from gateway_guard.upstream_client import rerank_client, use_one_client
 
 LOG = logging.getLogger("gateway_guard")
 CONNECT_S = 2.0
@@ -125,6 +126,8 @@ class Guard(CustomLogger):
         host = self._host(kwargs)
         if host is not None:
             kwargs["extra_headers"] = _headers_to_pool(state, host)
+            if call_type == CallTypes.arerank:  # takes them under another name, and the client as an argument
+                kwargs["headers"], kwargs["client"] = kwargs["extra_headers"], rerank_client()
         else:
             try:
                 kwargs.update(await self._outgoing(state, kwargs))
@@ -154,6 +157,9 @@ class Guard(CustomLogger):
         host = self._host(request_data)
         if host is not None:
             self._health.worked(host, _alias(request_data))
+        state = CURRENT.get()
+        if call_type == CallTypes.arerank and state is not None:  # the one route that does not ask for response headers
+            response._hidden_params["additional_headers"] = _response_headers(state)
 
     async def async_post_call_failure_deployment_hook(
         self,
@@ -201,14 +207,13 @@ class Guard(CustomLogger):
         request_headers: Any = None,
         litellm_call_info: Any = None,
     ) -> dict[str, str] | None:
-        """Name the request, and hand on a pool's Retry-After, which LiteLLM keeps to itself."""
+        """Name the request and the card, and hand on a pool's Retry-After, which LiteLLM keeps to itself."""
         state = CURRENT.get()
         if state is None:
             return None
-        headers = {"x-request-id": state.access.request_id}
-        if response is None and state.retry_after is not None:
-            headers["retry-after"] = state.retry_after
-        return headers
+        if response is not None:
+            return _response_headers(state)
+        return {"x-request-id": state.access.request_id, **({"retry-after": state.retry_after} if state.retry_after is not None else {})}
 
     def _host(self, parameters: Mapping[str, Any]) -> str | None:
         """Return the host whose pool these LiteLLM parameters lead to, None for anything else in the world."""
@@ -221,6 +226,11 @@ def _state() -> RequestState:
     if state is None:
         raise ProxyException(message="not authenticated by this gateway", type="permission_error", param=None, code=403)
     return state
+
+
+def _response_headers(state: RequestState) -> dict[str, str]:
+    """Name the pool's as LiteLLM does for the routes on which it passes them on by itself: nginx knows them by these names."""
+    return {"x-request-id": state.access.request_id, **{f"llm_provider-{name}": value for name, value in state.pool_headers.items()}}
 
 
 def _headers_to_pool(state: RequestState, host: str) -> dict[str, str]:
@@ -238,8 +248,8 @@ def _headers_to_pool(state: RequestState, host: str) -> dict[str, str]:
 
 
 def _alias(parameters: Mapping[str, Any]) -> str:
-    """Return the name that the pool knows: LiteLLM's `openai/t3-code` and, at the last hop, `t3-code`."""
-    return str(parameters.get("model", "")).removeprefix("openai/")
+    """Return the name that the pool knows: LiteLLM's `openai/t3-code` (`hosted_vllm/` for some kinds) and, at the last hop, `t3-code`."""
+    return str(parameters.get("model", "")).removeprefix("openai/").removeprefix("hosted_vllm/")
 
 
 @cache

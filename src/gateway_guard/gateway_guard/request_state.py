@@ -18,6 +18,7 @@ class RequestState:
     attempts: dict[str, list[Attempt]] = field(default_factory=dict)
     last_error: Exception | None = None
     retry_after: str | None = None
+    pool_headers: dict[str, str] = field(default_factory=dict)  # what the pool told of the card and the lease
 
     def begin(self, group: str, host: str | None, at_once: bool) -> None:
         self.group = group

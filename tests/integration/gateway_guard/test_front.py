@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from tests.support.gateway_cases import ENDPOINTS
 from tests.support.gateway_front import MISSING, Front, is_installed
 from tests.support.gateway_hostile import hostile_requests
 from tests.support.gateway_rig import Fleet
@@ -50,14 +51,16 @@ async def test_a_stream_passes_chunk_by_chunk(through: Fleet) -> None:
     assert arrivals[-1] - arrivals[0] > 0.5, "it was buffered"
 
 
-async def test_answers_name_the_card_and_the_request_and_nothing_of_litellm(through: Fleet) -> None:
-    for stream in (False, True):
-        answer = await through.ask("t3-smart", stream=stream)
-        assert answer.status == 200
-        assert answer.headers["x-gpu-fleet-lease"] == "lease-1"
-        assert answer.headers["x-gpu-fleet-card"].startswith("GPU-")
-        assert answer.headers["x-request-id"]
-        assert not [name for name in answer.headers if "litellm" in name or name.startswith("llm_provider")]
+@pytest.mark.parametrize(("path", "alias", "body"), ENDPOINTS)
+async def test_answers_name_the_card_and_the_request_and_nothing_of_litellm(
+    through: Fleet, path: str, alias: str, body: dict[str, Any]
+) -> None:
+    answer = await through.ask(alias, path=path, **body)
+    assert answer.status == 200
+    assert answer.headers["x-gpu-fleet-lease"] == "lease-1"
+    assert answer.headers["x-gpu-fleet-card"].startswith("GPU-")
+    assert len(answer.headers["x-request-id"]) == 32
+    assert not [name for name in answer.headers if "litellm" in name or name.startswith("llm_provider")]
 
 
 @pytest.mark.parametrize(

@@ -9,19 +9,11 @@ from typing import Any
 import pytest
 
 from gateway_guard import approval
+from tests.support.gateway_cases import ENDPOINTS
 from tests.support.gateway_fleet import KEYS
 from tests.support.gateway_rig import SIGNERS, Fleet
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
-ENDPOINTS: list[tuple[str, str, dict[str, Any]]] = [
-    ("/v1/chat/completions", "t3-smart", {}),
-    ("/v1/chat/completions", "t3-smart", {"stream": True}),
-    ("/v1/completions", "t3-smart", {"prompt": "x"}),
-    ("/v1/responses", "t3-smart", {"input": "x"}),
-    ("/v1/responses", "t3-smart", {"input": "x", "stream": True}),
-    ("/v1/messages", "t3-smart", {"max_tokens": 5}),
-    ("/v1/embeddings", "t4-embedding", {"input": "x", "dimensions": 2}),
-]
 
 
 def only_request(fleet: Fleet) -> dict[str, Any]:
@@ -36,10 +28,13 @@ async def test_each_endpoint_reaches_a_pool_with_principal_class_and_request_id(
 ) -> None:
     answer = await fleet.ask(model, path=path, **body)
     assert answer.status == 200, answer.text
+    assert answer.headers["llm_provider-x-gpu-fleet-lease"] == "lease-1"  # nginx drops the prefix
+    assert answer.headers["llm_provider-x-gpu-fleet-card"].startswith("GPU-")
     headers = {name.lower(): value for name, value in only_request(fleet)["headers"].items()}
     assert headers["x-gpu-fleet-principal"] == "agent"
     assert headers["x-gpu-fleet-class"] == "restricted"
-    assert headers["x-request-id"] == answer.headers["x-request-id"]
+    prefix = "llm_provider-" if path.endswith("/rerank") else ""  # nginx knows
+    assert headers["x-request-id"] == answer.headers[f"{prefix}x-request-id"]
     assert only_request(fleet)["body"]["model"] == model
     assert fleet.left_the_fleet() == []
 
@@ -71,7 +66,7 @@ async def test_the_list_of_models_holds_what_the_key_may_say_and_nothing_of_the_
     for name in ("agent", "operator"):
         answer = await fleet.send("/v1/models", b"", method="GET", key=name)
         listed[name] = {item["id"] for item in answer.json["data"]}
-    assert listed["agent"] == {"t3-smart", "t3-code", "t3-plan", "t3-lone", "t4-router", "t4-embedding"}
+    assert listed["agent"] == {"t3-smart", "t3-code", "t3-plan", "t3-lone", "t4-router", "t4-embedding", "t4-rerank", "t3-image"}
     assert listed["operator"] >= {"gpu-a/t3-smart", "gpu-b/t3-smart", "t3-smart"}
     public = await fleet.send("/v1/models", b"", method="GET", key="public-agent", headers={"X-Data-Class": "public"})
     assert "t1-smart" in {item["id"] for item in public.json["data"]}
