@@ -32,6 +32,10 @@ DISCONNECTS: dict[str, tuple[str, str, dict[str, Any], str]] = {
     "response, before the answer": ("/v1/responses", "t3-smart", {"input": "x"}, "gate"),
     "response stream, in the middle": ("/v1/responses", "t3-smart", {"input": "x", "stream": True}, "middle"),
     "embedding, before the answer": ("/v1/embeddings", "t4-embedding", {"input": "x"}, "gate"),
+    "rerank, before the answer": ("/v1/rerank", "t4-rerank", {"query": "x", "documents": ["a"]}, "gate"),
+    "image, before the answer": ("/v1/images/generations", "t3-image", {"prompt": "x"}, "gate"),
+    "rerank, queued": ("/v1/rerank", "t4-rerank", {"query": "x", "documents": ["a"]}, "queued"),
+    "image, queued": ("/v1/images/generations", "t3-image", {"prompt": "x"}, "queued"),
     "message, before the answer": ("/v1/messages", "t3-smart", {"max_tokens": 5}, "gate"),
     "message stream, in the middle": ("/v1/messages", "t3-smart", {"max_tokens": 5, "stream": True}, "middle"),
 }

@@ -35,7 +35,16 @@ def _json(**body: Any) -> bytes:
 
 
 def hostile_requests(hosted_url: str) -> list[Hostile]:
-    found = [*_names(), *_knobs(hosted_url), *_spoofs(), *_routes(), *_headers(hosted_url), *_encodings(), *_content(hosted_url)]
+    found = [
+        *_names(),
+        *_knobs(hosted_url),
+        *_spoofs(),
+        *_routes(),
+        *_headers(hosted_url),
+        *_encodings(),
+        *_content(hosted_url),
+        *_other_kinds(hosted_url),
+    ]
     assert len({case.name for case in found}) == len(found)
     return found
 
@@ -177,3 +186,36 @@ def _content(hosted_url: str) -> Iterator[Hostile]:
     for field_name in ("previous_response_id", "conversation"):
         body = _json(model="t3-smart", input=SECRET, **{field_name: f"resp_{forged}"})
         yield Hostile(f"forged {field_name}", path="/v1/responses", body=body)
+
+
+def _other_kinds(hosted_url: str) -> Iterator[Hostile]:
+    """The routes that are no conversation: LiteLLM handles each of them in code of its own."""
+    rerank = {"query": SECRET, "documents": [SECRET, {"text": SECRET}]}
+    image = {"prompt": SECRET}
+    for path, local, hosted, content in (
+        ("/v1/rerank", "t4-rerank", "far-rank/rank-model", rerank),
+        ("/rerank", "t4-rerank", "far-rank/rank-model", rerank),
+        ("/v1/images/generations", "t3-image", "far/far-image", image),
+        ("/images/generations", "t3-image", "far/far-image", image),
+    ):
+        model = hosted.partition("/")[2]
+        for name in (
+            hosted, model, f"hosted:{hosted}", f"dep:hosted:{hosted}:hosted", f"{local}@public", f"openai/{model}", f"hosted_vllm/{model}", f"cohere/{model}",
+            f"{local},hosted:{hosted}", f"openai/{local}@public", "t1-smart",
+        ):  # fmt: skip
+            for key in ("agent", "public-agent"):
+                yield Hostile(f"{path} of {key} asks for {name}", path=path, key=key, body=_json(model=name, **content))
+        for knob, value in {
+            "fallbacks": [f"hosted:{hosted}"], "api_base": f"{hosted_url}/v1", "base_url": f"{hosted_url}/v1", "custom_llm_provider": "cohere", "headers": {"Host": "x"},
+            "extra_headers": {"Host": "x"}, "client": "x", "base_model": model, "mock_testing_fallbacks": True, "messages": MESSAGES, "input": SECRET,
+        }.items():  # fmt: skip
+            yield Hostile(f"{path} with {knob}", path=path, body=_json(model=local, **{**content, knob: value}))
+    for path in (
+        "/v2/rerank",
+        "/v1/images/edits",
+        "/images/edits",
+        "/v1/images/variations",
+        "/openai/deployments/t3-image/images/generations",
+    ):
+        body = _json(model="t3-image", **rerank, **image)
+        yield Hostile(f"route {path}", path=path, key="public-agent", body=body, headers={"X-Data-Class": "public"})

@@ -139,6 +139,8 @@ def _pool(cards: list[tuple[int, list[str]]], gates: Gates, bounds: dict[str, fl
         "other": model(SMALL, "t3-code"),
         "big": model(BIG, "t3-plan"),
         "embed": model(SMALL, "t4-embedding", endpoints=["embeddings"]),
+        "rank": model(SMALL, "t4-rerank", endpoints=["rerank"]),
+        "paint": model(SMALL, "t3-image", endpoints=["images"]),
         "lone": model(SMALL, "t3-lone", labels=["lone"]),
     }
     cards_of_host = [

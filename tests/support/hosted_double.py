@@ -18,12 +18,16 @@ class HostedDouble:
         self.url = ""
         self._runner: web.AppRunner | None = None
 
-    async def start(self) -> None:
+    @property
+    def port(self) -> int:
+        return int(self.url.rsplit(":", 1)[1])
+
+    async def start(self, port: int = 0) -> None:
         app = web.Application(client_max_size=64 * 2**20)
         app.router.add_route("*", "/{path:.*}", self._serve)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
         await self._runner.setup()
-        await web.TCPSite(self._runner, "127.0.0.1", 0).start()
+        await web.TCPSite(self._runner, "127.0.0.1", port).start()
         self.url = f"http://127.0.0.1:{self._runner.addresses[0][1]}"
 
     async def stop(self) -> None:

@@ -39,7 +39,7 @@ async def user_api_key_auth(request: Request, api_key: str) -> UserAPIKeyAuth:  
         access = await _access(request)
     except Refusal as refusal:
         raise _denied(refusal) from None
-    CURRENT.set(RequestState(access))
+    CURRENT.set(RequestState(access, request))
     listed = frozenset(access.aliases) if request.scope["path"] in MODEL_LISTS else frozenset(access.aliases) | access.groups
     return UserAPIKeyAuth(
         api_key=None,

@@ -22,7 +22,7 @@ from litellm.integrations.custom_logger import CustomLogger
 from litellm.proxy._types import ProxyException
 from litellm.types.utils import CallTypes
 
-from gateway_guard import client_fields, retries, routing
+from gateway_guard import client_fields, other_routes, retries, routing
 from gateway_guard.auth import configured_grants, configured_settings
 from gateway_guard.capacity import Capacity
 from gateway_guard.failures import classify_error, retry_after
@@ -31,7 +31,7 @@ from gateway_guard.outgoing import outgoing_fields
 from gateway_guard.policy import Refusal
 from gateway_guard.request_state import CURRENT, RequestState
 from gateway_guard.text_redaction import TextRedactor
-from gateway_guard.upstream_client import rerank_client, use_one_client
+from gateway_guard.upstream_client import use_one_client
 
 LOG = logging.getLogger("gateway_guard")
 CONNECT_S = 2.0
@@ -49,6 +49,7 @@ class Guard(CustomLogger):
     def __init__(self) -> None:
         super().__init__()
         use_one_client()
+        other_routes.use_error_headers()
         self._health = Health()
 
     @cached_property
@@ -69,7 +70,8 @@ class Guard(CustomLogger):
         """Only granted aliases, only the fields a client may send; then the alias becomes the model group of its data class."""
         self._capacity.start()
         try:
-            access = _state().access
+            state = _state()
+            access = state.access
             alias = data.get("model")
             route = access.aliases.get(alias) if isinstance(alias, str) else None
             if route is None:
@@ -86,6 +88,8 @@ class Guard(CustomLogger):
             # a fallback waits for nobody: a refused link leads to the next one at once
             **{group: dict.fromkeys((*RETRIED, *NOT_RETRIED), 0) for group in route.fallbacks if group != route.group},
         }
+        if call_type in other_routes.UNWATCHED:
+            other_routes.watch_client(state)
         return data
 
     # -- for every choice of a deployment -------------------------------------------------------------------------------------------------
@@ -126,8 +130,7 @@ class Guard(CustomLogger):
         host = self._host(kwargs)
         if host is not None:
             kwargs["extra_headers"] = _headers_to_pool(state, host)
-            if call_type == CallTypes.arerank:  # takes them under another name, and the client as an argument
-                kwargs["headers"], kwargs["client"] = kwargs["extra_headers"], rerank_client()
+            kwargs.update(other_routes.arguments(call_type, kwargs["extra_headers"], kwargs["api_base"], kwargs["api_key"]))
         else:
             try:
                 kwargs.update(await self._outgoing(state, kwargs))
@@ -158,8 +161,10 @@ class Guard(CustomLogger):
         if host is not None:
             self._health.worked(host, _alias(request_data))
         state = CURRENT.get()
-        if call_type == CallTypes.arerank and state is not None:  # the one route that does not ask for response headers
-            response._hidden_params["additional_headers"] = _response_headers(state)
+        if state is not None:
+            state.stop_watching()
+            if call_type == CallTypes.arerank:  # the one route that does not ask for response headers
+                response._hidden_params["additional_headers"] = _response_headers(state)
 
     async def async_post_call_failure_deployment_hook(
         self,
@@ -189,15 +194,21 @@ class Guard(CustomLogger):
     async def async_post_call_failure_hook(
         self, request_data: Any, original_exception: Exception, user_api_key_dict: Any, traceback_str: str | None = None
     ) -> HTTPException | None:
-        """Say 503 where no host could be reached: LiteLLM calls a refused connection 500, which clients do not try again."""
+        """Say 503 where nobody could be reached: LiteLLM calls a refused connection 500, which clients do not try again."""
         state = CURRENT.get()
-        if state is None or getattr(original_exception, "status_code", None) not in NOT_CONNECTED_STATUSES:
+        if state is None:
             return None
-        # Where a fallback failed as well LiteLLM repeats the first group's error: each group's last attempt counts, not only the very last.
-        if not any(attempts and attempts[-1].failure is retries.Failure.NOT_REACHED for attempts in state.attempts.values()):
+        state.stop_watching()
+        if getattr(original_exception, "status_code", None) not in NOT_CONNECTED_STATUSES:
+            return None
+        unreached = state.unreached()
+        if not unreached:
             return None
         state.retry_after = UNREACHABLE_RETRY_S
-        return HTTPException(503, "no host of this model can be reached now", {"Retry-After": UNREACHABLE_RETRY_S})
+        told = f"no {' and no '.join(unreached)} can be reached now"
+        error: Any = original_exception
+        error.status_code, error.message = 503, told  # rerank and images do not look at what is returned
+        return HTTPException(503, told, state.error_headers())
 
     async def async_post_call_response_headers_hook(
         self,
@@ -213,7 +224,7 @@ class Guard(CustomLogger):
             return None
         if response is not None:
             return _response_headers(state)
-        return {"x-request-id": state.access.request_id, **({"retry-after": state.retry_after} if state.retry_after is not None else {})}
+        return state.error_headers()
 
     def _host(self, parameters: Mapping[str, Any]) -> str | None:
         """Return the host whose pool these LiteLLM parameters lead to, None for anything else in the world."""

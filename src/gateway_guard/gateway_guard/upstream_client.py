@@ -9,8 +9,6 @@ the stream, which does nothing before its first event: the client's leaving then
 
 from __future__ import annotations
 
-from functools import cache
-
 import httpx
 import litellm
 from litellm.llms.anthropic.pass_through.adapters.streaming_iterator import AnthropicSSEStream
@@ -26,18 +24,13 @@ def use_one_client() -> None:
     # LiteLLM's own probes idle connections only: a request that nobody acknowledges would hang for a quarter of an hour.
     http_handler.build_aiohttp_keepalive_socket_factory = lambda: probed_socket
     transport = AsyncHTTPHandler.create_async_transport()
-    litellm.aclient_session = httpx.AsyncClient(transport=transport, follow_redirects=False, event_hooks={"response": [_note_pool_headers]})
+    litellm.aclient_session = httpx.AsyncClient(transport=transport, follow_redirects=False, event_hooks={"response": [note_pool_headers]})
     ResponsesAPIStreamingIterator.aclose = _close_responses
     AnthropicSSEStream.aclose = _close_messages
 
 
-@cache
-def rerank_client() -> AsyncHTTPHandler:
-    """Return the client for rerank requests, which LiteLLM sends without the one above."""
-    return AsyncHTTPHandler(follow_redirects=False, event_hooks={"response": [_note_pool_headers]})
-
-
-async def _note_pool_headers(response: httpx.Response) -> None:
+async def note_pool_headers(response: httpx.Response) -> None:
+    """Keep what a pool tells of the card, for the routes on which LiteLLM does not pass it on."""
     state = CURRENT.get()
     if state is not None and state.attempt is not None and state.attempt.host is not None:
         state.pool_headers = {name: value for name, value in response.headers.items() if name.startswith("x-gpu-fleet-")}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -18,12 +19,29 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 LAYERS = ("auth", "pre_call", "filter", "last_hop")
 FAULTS: tuple[int | str, ...] = (500, 400, 429, "reset")
 
+LEAKS = {
+    "t3-smart": "t1-smart",
+    "t3-code": "hosted:far/far-model",
+    "t4-rerank": "hosted:far-rank/rank-model",
+    "t3-image": "hosted:far/far-image",
+}
+CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "x"}]}
+FAILING: list[tuple[str, dict[str, Any]]] = [
+    *(
+        ("/v1/chat/completions", {"model": model, "stream": stream, **CHAT})
+        for model in ("t3-smart", "t3-code")
+        for stream in (False, True)
+    ),
+    ("/v1/rerank", {"model": "t4-rerank", "query": "x", "documents": ["x"]}),
+    ("/v1/images/generations", {"model": "t3-image", "prompt": "x"}),
+]
+
 
 def _poison(config: dict[str, Any], off: tuple[str, ...] = ()) -> None:
     """Add what a wrong catalog could render at worst: fallbacks from local groups to the hosted model, for every kind of error."""
-    leaks = [{"t3-smart": ["t1-smart"]}, {"t3-code": ["hosted:far/far-model"]}]
+    leaks = [{alias: [hosted]} for alias, hosted in LEAKS.items()]
     config["router_settings"]["fallbacks"] = [
-        entry for entry in config["router_settings"]["fallbacks"] if set(entry).isdisjoint({"t3-smart", "t3-code"})
+        entry for entry in config["router_settings"]["fallbacks"] if set(entry).isdisjoint(LEAKS)
     ] + leaks
     config["router_settings"]["context_window_fallbacks"] = leaks
     config["router_settings"]["content_policy_fallbacks"] = leaks
@@ -55,18 +73,12 @@ async def _leaks(fleet: Fleet) -> tuple[dict[str, int], int]:
     for fault in FAULTS:
         for pool in fleet.pools.values():
             pool.fault = fault
-        for stream in (False, True):
-            for model in ("t3-smart", "t3-code"):
-                await _send(fleet, _failing(model, stream))
-            _count(fleet, f"all pools fail with {fault}, stream {stream}", leaked)
+        for path, body in FAILING:
+            await _send(fleet, Hostile("failing", path=path, body=json.dumps(body).encode()))
+            _count(fleet, f"all pools fail {path} of {body['model']} with {fault}, stream {body.get('stream', False)}", leaked)
     for pool in fleet.pools.values():
         pool.reset()
-    return leaked, len(cases) + 2 * len(FAULTS)
-
-
-def _failing(model: str, stream: bool) -> Hostile:
-    body = f'{{"model":"{model}","stream":{str(stream).lower()},"messages":[{{"role":"user","content":"x"}}]}}'
-    return Hostile("failing", body=body.encode())
+    return leaked, len(cases) + len(FAILING) * len(FAULTS)
 
 
 async def _send(fleet: Fleet, case: Hostile) -> None:

@@ -6,12 +6,13 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 import pytest_asyncio
 from gateway_guard.capacity import BUSY_PERIOD_S
 
-from tests.support.gateway_cases import DISCONNECTS, rounds
+from tests.support.gateway_cases import DISCONNECTS, ENDPOINTS, rounds
 from tests.support.gateway_pools import RealPools, real_pools, running
 from tests.support.gateway_rig import GatewayClient
 
@@ -38,6 +39,21 @@ async def fleet(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RealF
         gateway = pools.gateway("one")
         async with running(gateway) as session:
             yield RealFleet(pools, GatewayClient(session, gateway))
+
+
+@pytest.mark.parametrize(("path", "alias", "body"), ENDPOINTS)
+async def test_each_endpoint_is_served_by_a_real_pool(fleet: RealFleet, path: str, alias: str, body: dict[str, Any]) -> None:
+    known = {event["request"] for event in await fleet.pools.requests()}
+    answer = await fleet.client.ask(alias, path=path, **body)
+    assert answer.status == 200, answer.text
+    if path.endswith("/rerank"):
+        assert answer.json["results"] == [{"index": 0, "relevance_score": 0.5}]
+    elif path.endswith("/generations"):
+        assert answer.json["data"][0]["b64_json"] == "aGVsbG8="
+    await fleet.pools.until_home()
+    (event,) = [event for event in await fleet.pools.requests() if event["request"] not in known]
+    assert (event["outcome"], event["alias"], event["principal"], event["class"]) == ("ok", alias, "agent", "restricted")
+    assert answer.headers["llm_provider-x-gpu-fleet-lease"] == event["lease"]
 
 
 async def started_at_once(pools: RealPools, clients: list[GatewayClient], count: int) -> float:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 
+from tests.support.gateway_cases import ENDPOINTS
 from tests.support.gateway_rig import Answer, Fleet
 from tests.support.pool_double import PoolDouble
 
@@ -148,6 +150,44 @@ async def test_with_no_host_reachable_and_a_hosted_model_that_fails_the_client_i
     assert (answer.status, answer.headers["retry-after"]) == (503, "2")
 
 
+@pytest.mark.parametrize(
+    ("alias", "local_down", "told"),
+    [
+        ("t1-smart", False, "no hosted provider can be reached now"),
+        ("t3-smart", True, "no host of this model and no hosted provider can be reached now"),
+    ],
+)
+async def test_a_hosted_provider_that_cannot_be_reached_is_named_as_one(fleet: Fleet, alias: str, local_down: bool, told: str) -> None:
+    down = [*(fleet.pools.values() if local_down else ()), fleet.hosted]
+    ports = [double.port for double in down]
+    for double in down:
+        await double.stop()
+    try:
+        answer = await fleet.ask(alias, key="public-agent", data_class="public")
+    finally:
+        for double, port in zip(down, ports, strict=True):
+            await double.start(port)
+    assert (answer.status, answer.headers["retry-after"]) == (503, "2")
+    assert answer.json["error"]["message"] == told
+
+
+@pytest.mark.parametrize(
+    ("path", "alias", "body"), [case for case in ENDPOINTS if case[0] in ("/v1/rerank", "/v1/images/generations", "/v1/embeddings")]
+)
+async def test_other_routes_with_no_host_reachable_say_the_same(fleet: Fleet, path: str, alias: str, body: dict[str, Any]) -> None:
+    ports = {name: pool.port for name, pool in fleet.pools.items()}
+    for pool in fleet.pools.values():
+        await pool.stop()
+    try:
+        answer, seconds = await timed(fleet.ask(alias, path=path, **body))
+    finally:
+        for name, pool in fleet.pools.items():
+            await pool.start(ports[name])
+    assert (answer.status, answer.headers["retry-after"]) == (503, "2"), answer.text
+    assert answer.json["error"]["message"] == "no host of this model can be reached now"
+    assert seconds < 2
+
+
 @pytest.mark.parametrize("fault", [502, 500, 503, "reset"])
 async def test_a_replica_that_fails_leaves_its_group_and_comes_back_by_itself(fleet: Fleet, fault: int | str) -> None:
     broken = fleet.pools["gpu-a"]
@@ -171,12 +211,16 @@ async def test_a_draining_host_gets_nothing_while_there_is_another(fleet: Fleet)
     assert asked(fleet)["gpu-a"] == 0
 
 
-async def test_one_request_makes_at_most_three_attempts_one_after_the_other(fleet: Fleet) -> None:
+@pytest.mark.parametrize(("path", "alias", "body"), ENDPOINTS)
+async def test_one_request_makes_at_most_three_attempts_one_after_the_other(
+    fleet: Fleet, path: str, alias: str, body: dict[str, Any]
+) -> None:
     for pool in fleet.pools.values():
-        pool.fault = 502
-    answer = await fleet.ask("t4-router")
+        pool.fault, pool.fault_headers = 502, {"Retry-After": "7"}
+    answer, seconds = await timed(fleet.ask(alias, path=path, **body))
     assert answer.status in (500, 502)
     assert 2 <= sum(asked(fleet).values()) <= 3
+    assert seconds < 2, "it slept between them"
 
 
 @pytest.mark.parametrize("fault", [400, 404, 504])

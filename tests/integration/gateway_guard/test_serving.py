@@ -136,6 +136,46 @@ async def test_every_dialect_leaves_redacted(fleet: Fleet, path: str) -> None:
         assert "100.64" not in left["text"]
 
 
+@pytest.mark.parametrize(
+    ("path", "alias", "body"),
+    [
+        ("/v1/rerank", "t4-rerank", {"query": "at 100.64.0.11", "documents": ["mail anna@example.org", {"text": "mail anna@example.org"}]}),
+        ("/v1/images/generations", "t3-image", {"prompt": "anna@example.org at 100.64.0.11"}),
+    ],
+)
+async def test_documents_and_image_prompts_leave_only_when_public_and_only_redacted(
+    fleet: Fleet, path: str, alias: str, body: dict[str, Any]
+) -> None:
+    for pool in fleet.pools.values():
+        pool.fault = 502
+    restricted = await fleet.ask(alias, path=path, key="public-agent", **body)
+    assert restricted.status >= 500
+    assert fleet.left_the_fleet() == []
+    public = await fleet.ask(alias, path=path, key="public-agent", data_class="public", **body)
+    assert public.status == 200, public.text
+    (left,) = fleet.left_the_fleet()
+    assert left["path"] == path
+    assert "[EMAIL]" in left["text"]
+    assert "[ADDRESS]" in left["text"]
+    for word in ("anna", "100.64"):
+        assert word not in left["text"]
+    assert not any(name.lower().startswith("x-gpu-fleet") for name in left["headers"])
+
+
+@pytest.mark.parametrize(("path", "alias", "body"), [case for case in ENDPOINTS if case[0].endswith(("rerank", "generations"))])
+@pytest.mark.parametrize("fault", [400, 429, 502])
+async def test_what_a_pool_answers_to_rerank_and_images_is_what_the_client_gets(
+    fleet: Fleet, path: str, alias: str, body: dict[str, Any], fault: int
+) -> None:
+    for pool in fleet.pools.values():
+        pool.fault, pool.fault_headers = fault, {"Retry-After": "7"}
+    answer = await fleet.ask(alias, path=path, **body)
+    assert answer.status == fault, answer.text
+    assert answer.json["error"]["message"]
+    if fault == 429:
+        assert answer.headers["retry-after"] == "7"
+
+
 async def test_files_are_refused_at_the_border_and_served_inside(fleet: Fleet) -> None:
     messages = [
         {

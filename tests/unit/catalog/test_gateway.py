@@ -118,6 +118,17 @@ def test_embeddings_accept_dimensions_and_long_work_outlasts_the_pools_own_bound
             assert deployment["litellm_params"]["timeout"] == 3630
 
 
+def test_a_pools_rerank_and_images_are_asked_by_a_provider_that_litellm_has_them_for() -> None:
+    inventory = fleet(1)
+    for kind, alias in (("rerank", "t4-rerank"), ("image", "t3-image")):
+        settings = {"kind": kind, "file": f"/var/lib/gpu-fleet/models/{kind}.gguf", "context": 4096, "memory_mib": 2000}
+        put(inventory["gpu-01"], "fleet_models", kind, value=settings)
+        put(inventory["gpu-01"], "fleet_aliases", alias, value={"tier": alias[:2].upper(), "model": kind})
+    entries = {entry["model_name"]: entry["litellm_params"]["model"] for entry in rendered(inventory)["model_list"]}
+    assert (entries["t4-rerank"], entries["t3-image"]) == ("hosted_vllm/t4-rerank", "hosted_vllm/t3-image")
+    assert entries["t3-code"] == "openai/t3-code"
+
+
 def test_an_ipv6_host_is_bracketed() -> None:
     inventory = fleet(1)
     put(inventory["gpu-01"], "fleet_address", value="fd7a:115c:a1e0::11")

@@ -1,0 +1,75 @@
+"""What LiteLLM does for conversations but not for /v1/rerank, /v1/images/generations and /v1/embeddings (1.108.7).
+
+Rerank and images ignore `cancel_on_disconnect`: a client that left kept its card to the end. They ask no hook for an error's headers, so that a pool's
+Retry-After was lost. Images and embeddings are made with a client that tries each attempt three times: nine requests for one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import cache
+from typing import Any
+
+import litellm
+from fastapi import Request
+from litellm.llms.custom_httpx.http_handler import AsyncHTTPHandler
+from litellm.proxy.image_endpoints import endpoints as image_endpoints
+from litellm.proxy.rerank_endpoints import endpoints as rerank_endpoints
+from litellm.types.utils import CallTypes
+from openai import AsyncOpenAI
+
+from gateway_guard.request_state import CURRENT, RequestState
+from gateway_guard.upstream_client import note_pool_headers
+
+UNWATCHED = frozenset({CallTypes.rerank.value, CallTypes.image_generation.value})
+
+
+def use_error_headers() -> None:
+    """Give these routes' errors the headers that the others get from the guard's hook."""
+    rerank_endpoints.litellm_call_id_headers = _error_headers
+    image_endpoints.litellm_call_id_headers = _error_headers
+
+
+def _error_headers(_: str | None) -> dict[str, str]:
+    state = CURRENT.get()
+    return state.error_headers() if state is not None else {}
+
+
+def arguments(call_type: Any, headers: dict[str, str], api_base: str, api_key: str) -> dict[str, Any]:
+    """Return what an attempt at a pool needs on these routes beside `extra_headers`; nothing on others."""
+    if call_type == CallTypes.arerank:
+        return {"headers": headers, "client": _rerank_client()}
+    if call_type in (CallTypes.aimage_generation, CallTypes.aembedding):
+        return {"client": _once_client(api_base, api_key)}
+    return {}
+
+
+@cache
+def _rerank_client() -> AsyncHTTPHandler:
+    return AsyncHTTPHandler(follow_redirects=False, event_hooks={"response": [note_pool_headers]})
+
+
+@cache
+def _once_client(base_url: str, api_key: str) -> AsyncOpenAI:
+    return _OnceClient(base_url=base_url, api_key=api_key, http_client=litellm.aclient_session)
+
+
+class _OnceClient(AsyncOpenAI):
+    """Tries once, although LiteLLM sets two retries on every client of these routes."""
+
+    max_retries = property(lambda _: 0, lambda *_: None)
+
+
+def watch_client(state: RequestState) -> None:
+    """Cancel the request that this task handles when its client leaves; `state.watching` ends it once there is an answer."""
+    handling = asyncio.current_task()
+    if handling is None or state.request is None:
+        return
+    state.watching = asyncio.create_task(_cancel_when_left(state.request, handling))
+    handling.add_done_callback(lambda _: state.stop_watching())
+
+
+async def _cancel_when_left(request: Request, handling: asyncio.Task[Any]) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+    handling.cancel()
