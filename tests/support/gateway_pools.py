@@ -91,17 +91,21 @@ class RealPools:
     def gateway(self, name: str, *, shuffle: bool = False, ports: Mapping[str, int] | None = None) -> GatewayProcess:
         """Return a gateway in front of the pools, not yet started. shuffle: LiteLLM chooses the host, the guard does not; ports: of what stands
         before the pools, if anything does."""
-        folder = self.folder / name
-        folder.mkdir()
         urls = {host: f"http://127.0.0.1:{(ports or {}).get(host, pool.port)}" for host, pool in self.pools.items()}
-        render(folder, urls, "http://127.0.0.1:9", cards=CARDS)
-        extra = {"FLEET_POOL_TOKEN": pool_rig.TOKEN}
-        if shuffle:
-            config = yaml.safe_load((folder / "config.yaml").read_text())
-            config["litellm_settings"]["callbacks"] = ["tests.support.gateway_layers.guard"]
-            (folder / "config.yaml").write_text(yaml.safe_dump(config))
-            extra["GATEWAY_LAYERS_OFF"] = "filter"
-        return GatewayProcess(litellm_venv.python(), folder, extra)
+        return gateway_before(urls, pool_rig.TOKEN, self.folder / name, CARDS, shuffle=shuffle)
+
+
+def gateway_before(pools: Mapping[str, str], token: str, folder: Path, cards: Cards, *, shuffle: bool = False) -> GatewayProcess:
+    """Return a gateway in front of pools at these addresses, not yet started; `folder` is made for it."""
+    folder.mkdir()
+    render(folder, pools, "http://127.0.0.1:9", cards=cards)
+    extra = {"FLEET_POOL_TOKEN": token}
+    if shuffle:
+        config = yaml.safe_load((folder / "config.yaml").read_text())
+        config["litellm_settings"]["callbacks"] = ["tests.support.gateway_layers.guard"]
+        (folder / "config.yaml").write_text(yaml.safe_dump(config))
+        extra["GATEWAY_LAYERS_OFF"] = "filter"
+    return GatewayProcess(litellm_venv.python(), folder, extra)
 
 
 @contextlib.asynccontextmanager

@@ -1,7 +1,9 @@
-"""A quick OpenAI-compatible model server that a test holds where it likes: `gated.py --socket PATH --key-file FILE GATES`. Standard library only.
+"""A quick OpenAI-compatible model server that a test holds where it likes: `gated.py --socket PATH --key-file FILE [--answer-s S] GATES`.
+Standard library only.
 
 In the folder GATES the files `load` (not ready), `answer` (a plain answer, a stream's first event) and `stream` (after the first event) are gates:
-whoever holds one of them exclusively (flock) holds every request there. `begun` is made when a stream's first event is out.
+whoever holds one of them exclusively (flock) holds every request there. `begun` is made when a stream's first event is out. A plain answer takes S seconds
+more (0): for workers on hosts that no test reaches quickly.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
@@ -24,6 +27,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--socket", required=True)
     parser.add_argument("--key-file", required=True)
+    parser.add_argument("--answer-s", type=float, default=0.0)
     parser.add_argument("gates", type=Path)
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
@@ -34,7 +38,7 @@ def main() -> None:
         listening.listen(16)
         while True:
             connection, _ = listening.accept()
-            threading.Thread(target=serve, args=(connection, key, options.gates), daemon=True).start()
+            threading.Thread(target=serve, args=(connection, key, options.gates, options.answer_s), daemon=True).start()
 
 
 def pass_gate(gate: Path) -> None:
@@ -43,7 +47,7 @@ def pass_gate(gate: Path) -> None:
         fcntl.flock(file, fcntl.LOCK_SH)
 
 
-def serve(connection: socket.socket, key: str, gates: Path) -> None:
+def serve(connection: socket.socket, key: str, gates: Path, answer_s: float) -> None:
     """Answer the requests of one connection, until the other side leaves."""
     with connection, connection.makefile("rb") as reader:
         while request := reader.readline():
@@ -62,6 +66,7 @@ def serve(connection: socket.socket, key: str, gates: Path) -> None:
                     stream(connection, path, body, gates)
                 else:
                     pass_gate(gates / "answer")
+                    time.sleep(answer_s)
                     send(connection, 200, plain(path, body))
             except OSError:
                 return  # who asked has left
