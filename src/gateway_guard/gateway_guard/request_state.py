@@ -39,7 +39,7 @@ class RequestState:
             self.watching.cancel()
 
     def begin(self, group: str, host: str | None, at_once: bool) -> None:
-        self.group = group
+        self.group, self.pool_headers = group, {}
         self.attempts.setdefault(group, []).append(Attempt(host, at_once))
 
     @property
