@@ -102,7 +102,7 @@ class Line:
             waiter.loan = []
             if self._state.draining:
                 waiter.refuse(self._closing())
-            else:
+            elif self._known(waiter):
                 self._insert(waiter)
         self.dispatch()
 
@@ -121,15 +121,19 @@ class Line:
 
     def models_changed(self) -> None:
         """The configuration is another: who waits for a model that is gone is refused, the others ask for what it needs now."""
-        for waiter in list(self._state.queue):
-            if waiter.want.model is None:
-                continue
-            model = self._state.config.models.get(waiter.demand.model)
-            if model is None:
-                self._state.queue.remove(waiter)
-                waiter.refuse(Refused(404, "model_not_found", "the model was removed from the configuration"))
-            else:
-                waiter.want = want_of(waiter.id, model)
+        self._state.queue[:] = [waiter for waiter in self._state.queue if self._known(waiter)]
+
+    def _known(self, waiter: Waiter) -> bool:
+        """What it asks for is what its model needs now; one whose model is gone is refused. Who has a card may have slept through a reload."""
+        if waiter.want.model is None:
+            return True
+        model = self._state.config.models.get(waiter.want.model)
+        if model is None:
+            waiter.cancel_timer()
+            waiter.refuse(Refused(404, "model_not_found", "the model was removed from the configuration"))
+            return False
+        waiter.want = want_of(waiter.id, model)
+        return True
 
     def stop(self) -> None:
         if self._timer is not None:
@@ -211,7 +215,7 @@ class Line:
                 continue
             for waiter in card.drop_next():
                 waiter.lease, waiter.loan = None, []
-                if not waiter.granted.done():
+                if not waiter.granted.done() and self._known(waiter):
                     self._insert(waiter)
 
     def _act(self, action: scheduling.Action, waiter: Waiter, now: float) -> None:
