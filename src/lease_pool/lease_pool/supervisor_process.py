@@ -31,6 +31,7 @@ log = logging.getLogger(__name__)
 
 LOCK_WAIT_S = 0.3  # longer than any look at the lock takes
 HANDOVER_WAIT_S = 5.0
+SPAWN_RETRY_S = 0.2
 ALIVE_S = guard.ALIVE_S
 SCRUBBED = ("CUDA_", "NVIDIA_", "LLAMA_", "GPU_FLEET_", "LISTEN_", "WATCHDOG_")
 SCRUBBED_NAMES = ("NOTIFY_SOCKET", "CREDENTIALS_DIRECTORY", "INVOCATION_ID", "JOURNAL_STREAM", "PYTHONPATH")
@@ -77,7 +78,16 @@ class GuardedOccupancy:
     async def begin(self, job: dict[str, Any]) -> None:
         self._job = job
         self._until = time.monotonic() + self._free_s
-        await self._spawn(job)
+        while True:
+            try:
+                return await self._spawn(job)
+            except OSError as error:  # no process, descriptor or memory to be had at this moment
+                if time.monotonic() + SPAWN_RETRY_S >= self._until:
+                    if self._key_file is not None:
+                        self._key_file.unlink(missing_ok=True)
+                    where = f"card {self._card.uuid} ({self._card.slot})"
+                    raise SupervisorError(f"{where}: its guard process could not be started: {error}") from None
+            await asyncio.sleep(SPAWN_RETRY_S)
 
     async def _spawn(self, job: dict[str, Any]) -> None:
         self._process = await asyncio.create_subprocess_exec(
@@ -276,8 +286,8 @@ class ProcessSupervisor:
             "socket": str(socket),
             "log": str(self._config.runtime_dir / f"worker-{card.slot}.log"),
         }
-        self._current[card.slot] = occupancy
         await occupancy.begin(job)
+        self._current[card.slot] = occupancy  # one that could not begin has no card: its former still has
         if former is not None:
             former.hand_over()
         return occupancy
@@ -285,8 +295,8 @@ class ProcessSupervisor:
     async def lend(self, card: CardConfig, free_s: float) -> Occupancy:
         former = self._former(card)
         occupancy = GuardedOccupancy(self, card, Endpoint(socket=None), free_s=free_s)
-        self._current[card.slot] = occupancy
         await occupancy.begin(self._job(card, "loan", free_s, former))
+        self._current[card.slot] = occupancy
         if former is not None:
             former.hand_over()
         return occupancy
