@@ -246,15 +246,17 @@ class Card:
                 return
 
     async def _unlocked(self) -> bool:
-        """Wait, without bound, while someone else holds the card. False: the pool stops first."""
+        """Wait, without bound, while someone else holds the card. False: the pool stops first, or the card was claimed: its lease finds out."""
         began = time.monotonic()
-        while not self._house.stopping:
+        while not self._house.stopping and self.lease is None:
             try:
                 found = await self._house.supervisor.survey(self.config)
             except (SupervisorError, OSError) as error:
                 log.error("%s: cannot be looked at: %s", self.label, error)
                 await first(SURVEY_RETRY_S, self._stop_wanted())
                 continue
+            if self.lease is not None:
+                break
             self.idle = found.idle
             if not found.locked:
                 self.foreign = False
