@@ -121,7 +121,7 @@ class Service:
             await supervisor.open()
             _share_memory()
             if nvml is not None:
-                await _require_cards(nvml)
+                await _require_cards(nvml, config)
             await core.start()
             if nvml is not None:
                 await nvml.list_rests()  # not before each card's own child keeps the driver awake
@@ -197,12 +197,17 @@ class Service:
         loop.default_exception_handler(context)
 
 
-async def _require_cards(nvml: Nvml) -> None:
+async def _require_cards(nvml: Nvml, config: PoolConfig) -> None:
     """A pool without a driver would answer 503 for ever in silence (gpustack#4314)."""
     try:
         found = await nvml.uuids()
     except NvmlError as error:
-        raise SupervisorError(f"card_source: nvml: {error}") from None
+        # One card that hangs hangs the list too, and must not keep the others out of service.
+        asked = await asyncio.gather(*(nvml.card(card.uuid) for card in config.cards), return_exceptions=True)
+        if all(isinstance(answer, NvmlError) for answer in asked):
+            raise SupervisorError(f"card_source: nvml: {error}") from None
+        log.error("%s", error)
+        return
     if not found:
         raise SupervisorError("card_source: nvml: the driver lists no card at all")
 

@@ -27,11 +27,14 @@ class Simulated:
         self.rig = rig
         self.cards = cards
 
-    async def start(self, **keys: bool) -> PoolRig:
+    @property
+    def env(self) -> dict[str, str]:
         folder = library.build(ROOT / "build" / "nvml_sim").parent
         path = os.environ.get("LD_LIBRARY_PATH", "")
-        env = {"GPU_SIM_DIR": str(self.cards.directory), "LD_LIBRARY_PATH": f"{folder}:{path}" if path else str(folder)}
-        await self.rig.start(env, **keys)
+        return {"GPU_SIM_DIR": str(self.cards.directory), "LD_LIBRARY_PATH": f"{folder}:{path}" if path else str(folder)}
+
+    async def start(self, **keys: bool) -> PoolRig:
+        await self.rig.start(self.env, **keys)
         return self.rig
 
 
@@ -166,6 +169,22 @@ async def test_a_driver_call_that_hangs_blocks_nothing_else(simulated: Simulated
     for _ in range(5):
         await rig.admin("POST", "/reconcile", {})
     assert threads_of(rig.process.pid) <= threads
+
+
+async def test_a_card_that_hangs_in_the_driver_does_not_keep_a_pool_from_starting_with_the_others(simulated: Simulated) -> None:
+    simulated.cards.hang("GPU-1")
+    rig = await simulated.start(settled=False)
+    await rig.until_state("mining", "c0")
+    async with rig.post() as response:
+        assert (response.status, response.headers["x-gpu-fleet-card"]) == (200, "GPU-0")
+
+
+async def test_a_driver_that_hangs_on_every_card_is_a_loud_failure(simulated: Simulated) -> None:
+    for uuid in ("GPU-0", "GPU-1"):
+        simulated.cards.hang(uuid)
+    simulated.rig.spawn(simulated.env)
+    assert await simulated.rig.ended() == 1
+    assert "the list of cards: no answer within" in simulated.rig.log.read_text()
 
 
 @pytest.mark.parametrize("fault", ["none", "not-loaded", "mismatch"])
