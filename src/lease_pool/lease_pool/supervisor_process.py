@@ -32,6 +32,7 @@ log = logging.getLogger(__name__)
 LOCK_WAIT_S = 0.3  # longer than any look at the lock takes
 HANDOVER_WAIT_S = 5.0
 SPAWN_RETRY_S = 0.2
+SPAWN_FDS = 16  # more than a process and the pipes to it take
 ALIVE_S = guard.ALIVE_S
 SCRUBBED = ("CUDA_", "NVIDIA_", "LLAMA_", "GPU_FLEET_", "LISTEN_", "WATCHDOG_")
 SCRUBBED_NAMES = ("NOTIFY_SOCKET", "CREDENTIALS_DIRECTORY", "INVOCATION_ID", "JOURNAL_STREAM", "PYTHONPATH")
@@ -90,6 +91,7 @@ class GuardedOccupancy:
             await asyncio.sleep(SPAWN_RETRY_S)
 
     async def _spawn(self, job: dict[str, Any]) -> None:
+        _room_for_pipes()
         self._process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-I",
@@ -423,6 +425,17 @@ def is_locked(path: Path) -> bool:
         return False
     finally:
         os.close(fd)
+
+
+def _room_for_pipes() -> None:
+    """Raises OSError while a process could not be made for want of descriptors: uvloop would lose some of them each time, and not say why."""
+    spare: list[int] = []
+    try:
+        while len(spare) < SPAWN_FDS:
+            spare.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+    finally:
+        for fd in spare:
+            os.close(fd)
 
 
 def guard_boot_id() -> str:

@@ -35,10 +35,14 @@ def descriptors(rig: PoolRig, soft: int | None) -> None:
     resource.prlimit(rig.process.pid, resource.RLIMIT_NOFILE, (hard if soft is None else soft, hard))
 
 
+def used_by(rig: PoolRig) -> set[int]:
+    assert rig.process is not None
+    return {int(path.name) for path in Path(f"/proc/{rig.process.pid}/fd").iterdir()}
+
+
 def too_few_descriptors(rig: PoolRig) -> None:
     """Enough to write a file, too few for a process and the pipes to it."""
-    assert rig.process is not None
-    used = {int(path.name) for path in Path(f"/proc/{rig.process.pid}/fd").iterdir()}
+    used = used_by(rig)
     free = [number for number in range(len(used) + 2) if number not in used]
     descriptors(rig, free[1] + 1)
 
@@ -58,16 +62,19 @@ async def test_a_guard_that_cannot_be_made_at_first_is_made_within_the_bound(rig
 async def test_a_card_whose_guard_could_not_be_made_is_quarantined_with_the_reason_and_can_be_resumed(rigs: Maker) -> None:
     rig = rigs(1, {"m": model()}, bounds={"free_s": 1})
     await rig.start()
+    used = len(used_by(rig))
     async with connected(rig) as session:
         too_few_descriptors(rig)
         assert await ask(rig, session) == 503
         descriptors(rig, None)
     card = await rig.until_state("quarantined")
-    assert "its guard process could not be started" in card["reason"]
+    assert "its guard process could not be started: [Errno 24] Too many open files" in card["reason"]
     assert not list((rig.folder / "run" / "launch").iterdir())
     await rig.admin("POST", "/resume", {"card": "GPU-0"})
     await rig.until_state("mining")
     assert (await rig.ask())[0] == 200
+    await rig.until_state("mining")
+    await rig.until(lambda: len(used_by(rig)) <= used, "no descriptor is lost")
 
 
 async def test_a_card_between_two_guards_is_not_lost_when_the_second_cannot_be_made(rigs: Maker) -> None:
