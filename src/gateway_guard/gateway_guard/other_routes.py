@@ -46,7 +46,7 @@ def arguments(call_type: Any, headers: dict[str, str], api_base: str, api_key: s
 
 @cache
 def _rerank_client() -> AsyncHTTPHandler:
-    return AsyncHTTPHandler(follow_redirects=False, event_hooks={"response": [note_pool_headers]})
+    return AsyncHTTPHandler(event_hooks={"response": [note_pool_headers]})
 
 
 @cache

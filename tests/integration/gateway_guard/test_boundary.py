@@ -17,7 +17,7 @@ from tests.support.gateway_rig import Fleet, start_fleet, stop_fleet
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 LAYERS = ("auth", "pre_call", "filter", "last_hop")
-FAULTS: tuple[int | str, ...] = (500, 400, 429, "reset")
+FAULTS: tuple[int | str, ...] = (500, 400, 429, "reset", 302, 307)  # redirects lead to the hosted model
 
 LEAKS = {
     "t3-smart": "t1-smart",
@@ -34,6 +34,10 @@ FAILING: list[tuple[str, dict[str, Any]]] = [
     ),
     ("/v1/rerank", {"model": "t4-rerank", "query": "x", "documents": ["x"]}),
     ("/v1/images/generations", {"model": "t3-image", "prompt": "x"}),
+    ("/v1/embeddings", {"model": "t4-embedding", "input": "x"}),
+    ("/v1/completions", {"model": "t3-smart", "prompt": "x"}),
+    ("/v1/messages", {"model": "t3-smart", "max_tokens": 5, **CHAT}),
+    *(("/v1/responses", {"model": "t3-smart", "input": "x", "stream": stream}) for stream in (False, True)),
 ]
 
 
@@ -73,9 +77,9 @@ async def _leaks(fleet: Fleet, failing: Sequence[tuple[str, dict[str, Any]]] = F
         await _send(fleet, case)
         _count(fleet, case.name, leaked)
     for fault in FAULTS:
-        for pool in fleet.pools.values():
-            pool.fault = fault
         for path, body in failing:
+            for pool in fleet.pools.values():
+                pool.fault, pool.fault_headers = fault, {"Location": f"{fleet.hosted.url}{path}"}
             await _send(fleet, Hostile("failing", path=path, body=json.dumps(body).encode()))
             _count(fleet, f"all pools fail {path} of {body['model']} with {fault}, stream {body.get('stream', False)}", leaked)
     for pool in fleet.pools.values():
