@@ -16,7 +16,7 @@ TEXT_TYPES = frozenset(
 RESULT_TYPES = frozenset({"tool_result", "function_call_output"})
 FILE_KEYS = frozenset({"image_url", "input_audio", "audio", "video_url", "file", "file_id", "file_data", "file_url", "image", "source"})
 CONTEXT_TAGS = "context|retrieved_context|retrieval|documents|document|search_results|search_result|rag|knowledge|repository|file_contents"
-_CONTEXT = re.compile(rf"<(?P<tag>{CONTEXT_TAGS})\b[^>]*>.*?(?:</(?P=tag)\s*>|\Z)", re.DOTALL | re.IGNORECASE)
+_CONTEXT = re.compile(rf"<(?P<tag>{CONTEXT_TAGS})\b.*?(?:</(?P=tag)\s*>|\Z)", re.DOTALL | re.IGNORECASE)
 
 
 def outgoing_fields(request: Mapping[str, Any], redact: Callable[[str], str], withhold: bool) -> dict[str, Any]:

@@ -61,6 +61,8 @@ _DETECTORS = (
     high_entropy_strings.Base64HighEntropyString(limit=4.5),
     high_entropy_strings.HexHighEntropyString(limit=3.0),
 )
+# Some detectors' expressions take time with the square of a line's length: long lines are read in pieces, each half of which is in its neighbour as well.
+PIECE = 8192
 _INVISIBLE = re.compile("[\u00ad\u180e\u200b-\u200f\u202a-\u202e\u2060-\u2064\ufeff]")
 _PRIVATE_KEY = re.compile(r"-----BEGIN [A-Z0-9 ]*PRIVATE KEY-----.*?(?:-----END [A-Z0-9 ]*PRIVATE KEY-----|\Z)", re.DOTALL)
 _DATA_URI = re.compile(r"data:[\w.+-]+/[\w.+-]+(?:;[\w=.-]+)*;base64,[A-Za-z0-9+/=_-]*")
@@ -68,12 +70,14 @@ _KEY_LIKE = re.compile(r"\b(?:sk|pk|rk|key|ghp|gho|hf|xox[abp])[-_][A-Za-z0-9_-]
 _EMAIL = re.compile(r"[\w.+%-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63})+")
 _WALLET = re.compile(r"\b(?:prl1[pq][a-z0-9]{20,}|bc1[a-z0-9]{20,}|0x[0-9a-fA-F]{40})\b")
 _CARD = re.compile(r"\bGPU-[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\b")
-_TAILNET = re.compile(r"\b[\w-]+(?:\.[\w-]+)*\.ts\.net\b")
+# Expressions begin where a run of their characters begins, and no part of one may match in two ways: else the time is the square of the text's length.
+_TAILNET = re.compile(r"(?<![\w.-])[\w.-]*\.ts\.net\b")
 _MAC = re.compile(r"\b(?:[0-9A-Fa-f]{2}[:-]){5}[0-9A-Fa-f]{2}\b")
 _IPV4 = re.compile(r"(?<![\w.])(?:\d{1,3}\.){3}\d{1,3}(?![\w.]*\d)")
 _IPV6 = re.compile(r"(?<![\w:.])[0-9A-Fa-f]{0,4}(?::[0-9A-Fa-f]{0,4}){2,7}(?![\w:])")
 _NUMBER = re.compile(r"\b\d(?:[ -]?\d){12,18}\b")
-_IBAN = re.compile(r"\b[A-Z]{2}\d{2}(?: ?[A-Z0-9]{1,4}){3,8}\b")
+_IBAN = re.compile(r"\b[A-Z]{2}\d{2}(?: ?[A-Z0-9]){11,30}\b")
+_WORD_END = re.compile(r"[ -]")
 _SSN = re.compile(r"\b\d{3}-\d{2}-\d{4}\b")
 
 
@@ -103,15 +107,16 @@ class TextRedactor:
         text = _replace_if(_IPV4, _is_foreign_address, "[ADDRESS]", text)
         text = _replace_if(_IPV6, _is_foreign_address, "[ADDRESS]", text)
         text = _replace_if(_SSN, ssn.is_valid, "[PERSONAL NUMBER]", text)
-        text = _replace_if(_IBAN, iban.is_valid, "[ACCOUNT]", text)
-        text = _replace_if(_NUMBER, _is_payment_card, "[PAYMENT CARD]", text)
+        text = _replace_beginning_if(_IBAN, iban.is_valid, "[ACCOUNT]", text)
+        text = _replace_beginning_if(_NUMBER, _is_payment_card, "[PAYMENT CARD]", text)
         return _without_phone_numbers(text)
 
 
 def _without_secrets(text: str) -> str:
     lines = text.split("\n")
     for number, line in enumerate(lines):
-        found = {secret for detector in _DETECTORS for secret in _secrets(detector.analyze_string, line)}
+        pieces = [line[start : start + PIECE] for start in range(0, max(len(line) - PIECE // 2, 1), PIECE // 2)]
+        found = {secret for detector in _DETECTORS for piece in pieces for secret in _secrets(detector.analyze_string, piece)}
         for secret in sorted(found, key=len, reverse=True):
             line = line.replace(secret, "[SECRET]")  # noqa: PLW2901  # one hit after the other
         lines[number] = line
@@ -133,6 +138,16 @@ def _without_phone_numbers(text: str) -> str:
 
 def _replace_if(pattern: re.Pattern[str], applies: Callable[[str], bool], marker: str, text: str) -> str:
     return pattern.sub(lambda match: marker if applies(match[0]) else match[0], text)
+
+
+def _replace_beginning_if(pattern: re.Pattern[str], applies: Callable[[str], bool], marker: str, text: str) -> str:
+    """Replace the longest beginning of each match, up to an end of a word, to which it applies: a number may be followed by words that look like more."""
+
+    def redacted(match: re.Match[str]) -> str:
+        ends = [len(match[0]), *(end.start() for end in reversed(list(_WORD_END.finditer(match[0]))))]
+        return next((marker + match[0][end:] for end in ends if applies(match[0][:end])), match[0])
+
+    return pattern.sub(redacted, text)
 
 
 def _is_foreign_address(text: str) -> bool:

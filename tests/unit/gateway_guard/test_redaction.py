@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 import pytest
 from gateway_guard.client_fields import refuse_foreign_tools, strip
 from gateway_guard.outgoing import outgoing_fields
 from gateway_guard.policy import Refusal
-from gateway_guard.text_redaction import TextRedactor
+from gateway_guard.text_redaction import PIECE, TextRedactor
 
 redact = TextRedactor(["gpu-a", "gpu-b"], {"PROJECT": r"Orion-\d+"})
 
@@ -26,6 +27,32 @@ def test_a_secret_does_not_survive_in_a_text(secret: str, around: str) -> None:
     text = redact(around.format(secret))
     assert secret not in text
     assert "[" in text
+
+
+@pytest.mark.parametrize("secret", ["DE89 3704 0044 0532 0130 00", "DE89370400440532013000", "4111 1111 1111 1111"])
+@pytest.mark.parametrize("after", [" IS MINE", " OK", " 12", " 3 TIMES"])
+def test_a_number_does_not_survive_because_of_what_follows_it(secret: str, after: str) -> None:
+    assert secret not in redact(secret + after)
+
+
+@pytest.mark.parametrize("secret", ["ghp_0123456789abcdefABCDEF0123456789abcd", "box.tail1234.ts.net"])
+def test_a_secret_does_not_survive_in_a_very_long_line(secret: str) -> None:
+    for before in range(PIECE - 50, PIECE + 10, 7):
+        assert secret not in redact("x " * (before // 2) + secret + " y" * PIECE)
+
+
+@pytest.mark.parametrize(
+    "text", ["a-", "a.", ".ts.net ", "<context ", "</context", f"AB12{'C' * 40} ", "://a:", "eyJ", "-----BEGIN ", "data:a/b;", "1 ", "a@"]
+)
+def test_no_text_takes_time_with_the_square_of_its_length(text: str) -> None:
+    """One such request held up everybody's: a regular expression lets no other task run."""
+
+    def seconds(length: int) -> float:
+        started = time.process_time()
+        fields(prompt=(text * length)[:length])
+        return time.process_time() - started
+
+    assert seconds(160_000) < max(24 * seconds(20_000), 0.5)  # the square would be 64 times as long
 
 
 @pytest.mark.parametrize("line", ['password = "hunter2hunter2"', "API_KEY: 'abcdefghij'", "https://anna:hunter2pass@example.org/x"])
