@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from gateway_guard.client_fields import CONTENT_FIELDS, OTHER_TEXT_FIELDS
+from gateway_guard.client_fields import ALLOWED, CONTENT_FIELDS
 from gateway_guard.policy import Refusal
 
 TEXT_TYPES = frozenset(
@@ -15,6 +15,7 @@ TEXT_TYPES = frozenset(
 )  # fmt: skip
 RESULT_TYPES = frozenset({"tool_result", "function_call_output"})
 FILE_KEYS = frozenset({"image_url", "input_audio", "audio", "video_url", "file", "file_id", "file_data", "file_url", "image", "source"})
+NO_CONTENT = ALLOWED - {*CONTENT_FIELDS, "model"}  # a provider is sent what a client wrote there, whatever its type should be
 CONTEXT_TAGS = "context|retrieved_context|retrieval|documents|document|search_results|search_result|rag|knowledge|repository|file_contents"
 _CONTEXT = re.compile(rf"<(?P<tag>{CONTEXT_TAGS})\b.*?(?:</(?P=tag)\s*>|\Z)", re.DOTALL | re.IGNORECASE)
 
@@ -26,7 +27,7 @@ def outgoing_fields(request: Mapping[str, Any], redact: Callable[[str], str], wi
     """
     cleaner = _Cleaner(redact, withhold)
     changed = {name: cleaner.content(request[name]) for name in CONTENT_FIELDS if name in request}
-    changed.update({name: cleaner.strings(request[name]) for name in OTHER_TEXT_FIELDS if name in request})
+    changed.update({name: cleaner.strings(request[name]) for name in NO_CONTENT if name in request})
     return changed
 
 

@@ -5,7 +5,7 @@ import time
 from typing import Any
 
 import pytest
-from gateway_guard.client_fields import refuse_foreign_tools, strip
+from gateway_guard.client_fields import ALLOWED, refuse_foreign_tools, strip
 from gateway_guard.outgoing import outgoing_fields
 from gateway_guard.policy import Refusal
 from gateway_guard.text_redaction import PIECE, TextRedactor
@@ -80,6 +80,14 @@ def test_ordinary_text_stays_as_it_is(text: str) -> None:
 
 def fields(withhold: bool = True, **request: Any) -> dict[str, Any]:
     return outgoing_fields(request, redact, withhold)
+
+
+@pytest.mark.parametrize("name", sorted(ALLOWED - {"model"}))
+def test_no_field_that_a_client_may_send_leaves_unredacted(name: str) -> None:
+    for value in ("anna@example.org", ["anna@example.org"], {"x": {"y": ["anna@example.org"]}}):
+        assert "anna" not in str(fields(**{name: value}))
+    usual = {"stream": True, "size": "1024x1024", "encoding_format": "base64", "reasoning": {"effort": "high"}, "temperature": 0.7, "n": 2}
+    assert fields(**usual) == usual
 
 
 def test_every_text_of_a_request_is_redacted_and_the_original_is_not_touched() -> None:
