@@ -1,7 +1,7 @@
-"""What LiteLLM does for conversations but not for /v1/rerank, /v1/images/generations and /v1/embeddings (1.108.7).
+"""What LiteLLM does for chat but not for /v1/rerank, /v1/images/generations, /v1/embeddings, /v1/completions and /v1/messages (1.108.7).
 
-Rerank and images ignore `cancel_on_disconnect`: a client that left kept its card to the end. They ask no hook for an error's headers, so that a pool's
-Retry-After was lost. Images and embeddings are made with a client that tries each attempt three times: nine requests for one.
+Rerank and images ignore `cancel_on_disconnect`: a client that left kept its card to the end. They, completions and messages ask no hook for an error's
+headers, so that a pool's Retry-After was lost. Images and embeddings are made with a client that tries each attempt three times: nine requests for one.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from typing import Any
 import litellm
 from fastapi import Request
 from litellm.llms.custom_httpx.http_handler import AsyncHTTPHandler
+from litellm.proxy._types import ProxyException
+from litellm.proxy.anthropic_endpoints import endpoints as anthropic_endpoints
 from litellm.proxy.image_endpoints import endpoints as image_endpoints
 from litellm.proxy.rerank_endpoints import endpoints as rerank_endpoints
 from litellm.types.utils import CallTypes
@@ -26,6 +28,10 @@ UNWATCHED = frozenset({CallTypes.rerank.value, CallTypes.image_generation.value}
 
 def use_error_headers() -> None:
     """Give these routes' errors the headers that the others get from the guard's hook."""
+    from litellm.proxy import proxy_server  # noqa: PLC0415  # it is what loads the guard
+
+    proxy_server.litellm_call_id_headers = _error_headers
+    anthropic_endpoints._anthropic_error_json_response = _message_error
     rerank_endpoints.litellm_call_id_headers = _error_headers
     image_endpoints.litellm_call_id_headers = _error_headers
 
@@ -33,6 +39,14 @@ def use_error_headers() -> None:
 def _error_headers(_: str | None) -> dict[str, str]:
     state = CURRENT.get()
     return state.error_headers() if state is not None else {}
+
+
+_json_response = anthropic_endpoints._anthropic_error_json_response
+
+
+def _message_error(error: ProxyException, request: Request) -> Any:
+    error.headers.update(_error_headers(None))
+    return _json_response(error, request)
 
 
 def arguments(call_type: Any, headers: dict[str, str], api_base: str, api_key: str) -> dict[str, Any]:

@@ -162,16 +162,15 @@ async def test_documents_and_image_prompts_leave_only_when_public_and_only_redac
     assert not any(name.lower().startswith("x-gpu-fleet") for name in left["headers"])
 
 
-@pytest.mark.parametrize(("path", "alias", "body"), [case for case in ENDPOINTS if case[0].endswith(("rerank", "generations"))])
+@pytest.mark.parametrize(("path", "alias", "body"), [*ENDPOINTS, ("/v1/messages", "t3-smart", {"max_tokens": 5, "stream": True})])
 @pytest.mark.parametrize("fault", [400, 429, 502])
-async def test_what_a_pool_answers_to_rerank_and_images_is_what_the_client_gets(
-    fleet: Fleet, path: str, alias: str, body: dict[str, Any], fault: int
-) -> None:
+async def test_what_a_pool_answers_is_what_the_client_gets(fleet: Fleet, path: str, alias: str, body: dict[str, Any], fault: int) -> None:
     for pool in fleet.pools.values():
         pool.fault, pool.fault_headers = fault, {"Retry-After": "7"}
     answer = await fleet.ask(alias, path=path, **body)
     assert answer.status == fault, answer.text
     assert answer.json["error"]["message"]
+    assert len(answer.headers["x-request-id"]) == 32
     if fault == 429:
         assert answer.headers["retry-after"] == "7"
 
