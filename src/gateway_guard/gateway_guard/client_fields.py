@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any
 
 from gateway_guard.policy import Refusal
@@ -72,6 +72,7 @@ def strip(data: MutableMapping[str, Any]) -> None:
         for field in ("metadata", "litellm_metadata"):
             _forget_spoofed(data.get(field), body.get(field))
     refuse_foreign_tools(data.get("tools"))
+    refuse_wrong_shapes(data)
 
 
 # LiteLLM's own entries have these names; what the client sent under them is handled key by key below.
@@ -84,6 +85,27 @@ def _forget_spoofed(ours: Any, theirs: Any) -> None:
         for key, value in theirs.items():
             if key in ours and ours[key] == value:
                 del ours[key]
+
+
+def _is_text_or_object(value: Any) -> bool:
+    return isinstance(value, str | Mapping)
+
+
+# Only fields whose wrong value LiteLLM would repeat, prompt and all, in its log and in a 500.
+_SHAPES: Mapping[str, tuple[Callable[[Any], bool], str]] = {
+    "query": (lambda value: isinstance(value, str), "a string"),
+    "documents": (lambda value: isinstance(value, list) and all(map(_is_text_or_object, value)), "a list of strings and objects"),
+    "prompt": (lambda value: isinstance(value, str | list), "a string or a list"),
+    "top_n": (lambda value: isinstance(value, int), "a whole number"),
+    "return_documents": (lambda value: isinstance(value, bool), "true or false"),
+    "response_format": (lambda value: isinstance(value, Mapping) or value in ("url", "b64_json"), "an object (of images: url or b64_json)"),
+}
+
+
+def refuse_wrong_shapes(data: Mapping[str, Any]) -> None:
+    for name, (fits, wanted) in _SHAPES.items():
+        if data.get(name) is not None and not fits(data[name]):
+            raise Refusal(400, f"{name} must be {wanted}")
 
 
 def refuse_foreign_tools(tools: Any) -> None:

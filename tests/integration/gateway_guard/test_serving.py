@@ -245,3 +245,29 @@ async def test_prompts_keys_and_replies_stay_out_of_the_log(fleet: Fleet) -> Non
     assert words not in log
     assert not any(key in log for key in KEYS.values())
     assert "pool-token-of-the-doubles" not in log
+
+
+WORDS = "only-in-this-prompt-4711"
+
+
+@pytest.mark.parametrize(
+    ("path", "alias", "body"),
+    [
+        ("/v1/rerank", "t4-rerank", {"query": [WORDS], "documents": [WORDS]}),
+        ("/v1/rerank", "t4-rerank", {"query": WORDS, "documents": WORDS}),
+        ("/v1/rerank", "t4-rerank", {"query": WORDS, "documents": [[WORDS]]}),
+        ("/v1/rerank", "t4-rerank", {"query": WORDS, "documents": [WORDS], "top_n": WORDS}),
+        ("/v1/rerank", "t4-rerank", {"query": WORDS, "documents": [WORDS], "return_documents": WORDS}),
+        ("/v1/images/generations", "t3-image", {"prompt": {"x": WORDS}}),
+        ("/v1/completions", "t3-smart", {"prompt": {"x": WORDS}}),
+        ("/v1/chat/completions", "t3-smart", {"response_format": WORDS}),
+    ],
+)
+async def test_a_request_of_a_wrong_shape_is_told_so_and_not_repeated_in_log_or_answer(
+    fleet: Fleet, path: str, alias: str, body: dict[str, Any]
+) -> None:
+    answer = await fleet.ask(alias, path=path, **body)
+    assert answer.status == 400
+    assert WORDS not in answer.text
+    assert WORDS not in fleet.gateway.log.read_text()
+    assert fleet.pool_requests() == {"gpu-a": [], "gpu-b": []}
