@@ -82,7 +82,7 @@ _OURS = frozenset({"metadata", "litellm_metadata", "proxy_server_request", "secr
 def _forget_spoofed(ours: Any, theirs: Any) -> None:
     """Drop from LiteLLM's metadata every entry that is still the client's own: nothing of it is needed, and some of it is trusted."""
     if isinstance(ours, dict) and isinstance(theirs, Mapping):
-        for key, value in theirs.items():
+        for key, value in list(theirs.items()):  # on some routes both are one object
             if key in ours and ours[key] == value:
                 del ours[key]
 

@@ -39,6 +39,16 @@ async def test_each_endpoint_reaches_a_pool_with_principal_class_and_request_id(
     assert fleet.left_the_fleet() == []
 
 
+@pytest.mark.parametrize("metadata", [{"user_id": "someone"}, '{"user_id": "someone"}'])
+@pytest.mark.parametrize(
+    ("path", "body"), [("/v1/messages", {"max_tokens": 5}), ("/v1/responses", {"input": "x"}), ("/v1/chat/completions", {})]
+)
+async def test_metadata_as_clients_send_it_is_taken_and_dropped(fleet: Fleet, path: str, body: dict[str, Any], metadata: Any) -> None:
+    answer = await fleet.ask("t3-smart", path=path, metadata=metadata, **body)
+    assert answer.status == 200, answer.text
+    assert "someone" not in str(only_request(fleet))
+
+
 async def test_a_client_cannot_forge_its_identity_towards_the_pool(fleet: Fleet) -> None:
     forged = {
         "x-gpu-fleet-principal": "operator",
