@@ -25,10 +25,16 @@ def outgoing_fields(request: Mapping[str, Any], redact: Callable[[str], str], wi
 
     withhold: tool results, function outputs and tagged retrieval context become a marker instead of redacted text.
     """
+    if any(_holds_numbers(request.get(name)) for name in ("input", "prompt")):
+        raise Refusal(403, "only text may leave the fleet: lists of tokens cannot be read, so not redacted")
     cleaner = _Cleaner(redact, withhold)
     changed = {name: cleaner.content(request[name]) for name in CONTENT_FIELDS if name in request}
     changed.update({name: cleaner.strings(request[name]) for name in NO_CONTENT if name in request})
     return changed
+
+
+def _holds_numbers(value: Any) -> bool:
+    return isinstance(value, list | tuple) and any(isinstance(item, int | float) or _holds_numbers(item) for item in value)
 
 
 def _marker(what: str, value: Any) -> str:

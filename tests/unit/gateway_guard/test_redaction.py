@@ -164,6 +164,13 @@ def test_anything_but_text_is_refused(part: dict[str, Any]) -> None:
         fields(input=[part])
 
 
+@pytest.mark.parametrize("tokens", [[1, 2], [[1, 2], [3]], ["text", [1]]])
+def test_text_as_numbers_of_tokens_is_refused(tokens: Any) -> None:
+    for name in ("input", "prompt"):
+        with pytest.raises(Refusal):
+            fields(**{name: tokens})
+
+
 def test_an_image_within_a_text_is_removed() -> None:
     assert fields(prompt="see data:image/png;base64,iVBORw0KGgo= now")["prompt"] == "see [FILE] now"
 
