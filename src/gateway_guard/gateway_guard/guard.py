@@ -50,6 +50,7 @@ class Guard(CustomLogger):
         super().__init__()
         use_one_client()
         other_routes.use_error_headers()
+        other_routes.use_single_attempts()
         self._health = Health()
 
     @cached_property
@@ -130,7 +131,7 @@ class Guard(CustomLogger):
         host = self._host(kwargs)
         if host is not None:
             kwargs["extra_headers"] = _headers_to_pool(state, host)
-            kwargs.update(other_routes.arguments(call_type, kwargs["extra_headers"], kwargs["api_base"], kwargs["api_key"]))
+            kwargs.update(other_routes.arguments(call_type, kwargs["extra_headers"]))
         else:
             try:
                 kwargs.update(await self._outgoing(state, kwargs))

@@ -10,7 +10,6 @@ import asyncio
 from functools import cache
 from typing import Any
 
-import litellm
 from fastapi import Request
 from litellm.llms.custom_httpx.http_handler import AsyncHTTPHandler
 from litellm.proxy._types import ProxyException
@@ -24,6 +23,11 @@ from gateway_guard.request_state import CURRENT, RequestState
 from gateway_guard.upstream_client import note_pool_headers
 
 UNWATCHED = frozenset({CallTypes.rerank.value, CallTypes.image_generation.value})
+
+
+def use_single_attempts() -> None:
+    """LiteLLM sets two retries on every client of these routes, hosted providers' too, after it was made."""
+    AsyncOpenAI.max_retries = property(lambda _: 0, lambda *_: None)  # type: ignore[assignment]
 
 
 def use_error_headers() -> None:
@@ -49,29 +53,16 @@ def _message_error(error: ProxyException, request: Request) -> Any:
     return _json_response(error, request)
 
 
-def arguments(call_type: Any, headers: dict[str, str], api_base: str, api_key: str) -> dict[str, Any]:
+def arguments(call_type: Any, headers: dict[str, str]) -> dict[str, Any]:
     """Return what an attempt at a pool needs on these routes beside `extra_headers`; nothing on others."""
     if call_type == CallTypes.arerank:
         return {"headers": headers, "client": _rerank_client()}
-    if call_type in (CallTypes.aimage_generation, CallTypes.aembedding):
-        return {"client": _once_client(api_base, api_key)}
     return {}
 
 
 @cache
 def _rerank_client() -> AsyncHTTPHandler:
     return AsyncHTTPHandler(event_hooks={"response": [note_pool_headers]})
-
-
-@cache
-def _once_client(base_url: str, api_key: str) -> AsyncOpenAI:
-    return _OnceClient(base_url=base_url, api_key=api_key, http_client=litellm.aclient_session)
-
-
-class _OnceClient(AsyncOpenAI):
-    """Tries once, although LiteLLM sets two retries on every client of these routes."""
-
-    max_retries = property(lambda _: 0, lambda *_: None)
 
 
 def watch_client(state: RequestState) -> None:

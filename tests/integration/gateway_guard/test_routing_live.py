@@ -223,6 +223,18 @@ async def test_one_request_makes_at_most_three_attempts_one_after_the_other(
     assert seconds < 2, "it slept between them"
 
 
+@pytest.mark.parametrize(
+    ("path", "alias", "body"), [("/v1/images/generations", "t3-image", {"prompt": "x"}), ("/v1/chat/completions", "t3-smart", {})]
+)
+async def test_a_hosted_model_that_fails_is_asked_once(fleet: Fleet, path: str, alias: str, body: dict[str, Any]) -> None:
+    fleet.hosted.status = 500
+    for pool in fleet.pools.values():
+        pool.fault = 502
+    assert (await fleet.ask(alias, path=path, key="public-agent", data_class="public", **body)).status == 502
+    assert len(fleet.left_the_fleet()) == 1
+    assert sum(asked(fleet).values()) <= 3
+
+
 @pytest.mark.parametrize("fault", [400, 404, 504])
 async def test_what_may_have_run_or_is_the_clients_fault_is_not_tried_again(fleet: Fleet, fault: int) -> None:
     for pool in fleet.pools.values():
