@@ -51,6 +51,7 @@ class Guard(CustomLogger):
         use_one_client()
         other_routes.use_error_headers()
         other_routes.use_single_attempts()
+        other_routes.log_no_departures()
         self._health = Health()
 
     @cached_property

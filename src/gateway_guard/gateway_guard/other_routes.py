@@ -7,6 +7,7 @@ headers, so that a pool's Retry-After was lost. Images and embeddings are made w
 from __future__ import annotations
 
 import asyncio
+import logging
 from functools import cache
 from typing import Any
 
@@ -63,6 +64,13 @@ def arguments(call_type: Any, headers: dict[str, str]) -> dict[str, Any]:
 @cache
 def _rerank_client() -> AsyncHTTPHandler:
     return AsyncHTTPHandler(event_hooks={"response": [note_pool_headers]})
+
+
+def log_no_departures() -> None:
+    """A request that `watch_client` cancels is no fault of the server: uvicorn would log a hundred lines for each."""
+    logging.getLogger("uvicorn.error").addFilter(
+        lambda record: not (record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError))
+    )
 
 
 def watch_client(state: RequestState) -> None:

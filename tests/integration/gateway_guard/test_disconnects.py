@@ -17,6 +17,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 async def test_a_client_that_leaves_gives_its_card_back(fleet: Fleet, name: str) -> None:
     path, model, body, phase = DISCONNECTS[name]
     taken = {}
+    logged = fleet.gateway.log.stat().st_size
     for host, pool in fleet.pools.items():
         pool.queue_s = 60
         if phase == "queued":
@@ -44,6 +45,7 @@ async def test_a_client_that_leaves_gives_its_card_back(fleet: Fleet, name: str)
                 fleet.pools[host]._give(card)
         await asyncio.gather(request, return_exceptions=True)
     assert [len(pool.free) for pool in fleet.pools.values()] == [3, 3]
+    assert b"Traceback" not in fleet.gateway.log.read_bytes()[logged:]
 
 
 async def test_two_hundred_clients_that_leave_at_once_leave_nothing_behind(fleet: Fleet) -> None:
