@@ -58,4 +58,7 @@ async def _close_messages(stream: AnthropicSSEStream) -> None:
     try:
         await stream._byte_stream.aclose()
     finally:
-        await stream._anthropic_wrapper.completion_stream.aclose()
+        worker_stream = stream._anthropic_wrapper.completion_stream
+        while not hasattr(worker_stream, "aclose"):  # LiteLLM puts a splitter of chunks round it, which cannot be closed
+            worker_stream = worker_stream._stream
+        await worker_stream.aclose()

@@ -21,7 +21,11 @@ AT_ONCE_S = 0.1  # between a request's arrival at its pool and its card, when on
 LEFT_S = 2.0  # DESIGN.md 4.3
 LOADING = {"chat, while the worker loads": ("/v1/chat/completions", "t3-smart", {}, "load")}
 # While LiteLLM handles an event nobody waits for the next one: which of the two a client's leaving meets is chance.
-MORE_STREAMS = {f"response stream, as its first event arrives, {n}": DISCONNECTS["response stream, in the middle"] for n in range(1, 6)}
+MORE_STREAMS = {
+    f"{kind} stream, as its first event arrives, {n}": DISCONNECTS[f"{kind} stream, in the middle"]
+    for kind in ("response", "message")
+    for n in range(1, 6)
+}
 CASES = DISCONNECTS | LOADING | MORE_STREAMS
 
 
