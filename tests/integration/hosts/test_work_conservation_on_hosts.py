@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import subprocess
 import sys
 import time
@@ -24,7 +25,7 @@ from gateway_guard.capacity import BUSY_PERIOD_S
 from tests.support.gateway_cases import rounds
 from tests.support.gateway_fleet import Cards
 from tests.support.gateway_pools import gateway_before, running
-from tests.support.gateway_rig import GatewayClient
+from tests.support.gateway_rig import Answer, GatewayClient
 from tests.support.hosts import inventory
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -34,6 +35,7 @@ HOSTS = [sys.executable, str(ROOT / "tests/support/hosts/hosts.py"), "--prefix=c
 ADDRESSES = {"gpu-a": f"{SUBNET}11", "gpu-b": f"{SUBNET}12"}
 CARDS: Cards = {"gpu-a": [(12, [])] * 4, "gpu-b": [(24, []), (24, ["lone"])]}  # the label is for an alias that nobody asks for here
 ROUNDS = 60
+MINING = re.compile(r'^gpu_fleet_card_state\{[^}]*state="mining"[^}]*\} 1\.0$', re.MULTILINE)
 AT_ONCE_MS = 150  # on two cores that also run the six workers
 STANDIN = ROOT / "tests" / "support"
 FILES = {"workers/gated.py": STANDIN / "workers" / "gated.py", "openai_answers.py": STANDIN / "openai_answers.py"}
@@ -101,37 +103,42 @@ def _door(url: str) -> Any:
 
 
 async def idle(asked: Asked, session: aiohttp.ClientSession) -> None:
-    """Wait until both pools say that all six cards are free, and the gateways have had time to read it."""
+    """Wait until all six cards are home with their miners, and the gateways have had time to read it."""
     headers = {"Authorization": f"Bearer {asked.token}"}
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while True:
-            free = 0
+            mining = 0
             for address in ADDRESSES.values():
-                async with session.get(f"http://{address}:9100/capacity", headers=headers) as response:
-                    free += (await response.json())["models"]["small"]["free_cards"]
-            if free == sum(map(len, CARDS.values())):
+                async with session.get(f"http://{address}:9100/metrics", headers=headers) as response:
+                    mining += len(MINING.findall(await response.text()))
+            if mining == sum(map(len, CARDS.values())):
                 break
             await asyncio.sleep(0.05)
-    await asyncio.sleep(1.5 * BUSY_PERIOD_S)
+    await asyncio.sleep(2 * BUSY_PERIOD_S)
 
 
 async def share_at_once(asked: Asked, clients: list[GatewayClient], key: str, count: int) -> float:
     """Return the share of the requests of so many rounds that waited for no card, by what the pool that served each says of it."""
-    waits: list[float] = []
+    waits: list[tuple[float, str]] = []
     for number, wanted in enumerate([*rounds(2, 0), *rounds(count, seed=len(clients))]):  # in the first two the gateways wake up
         await idle(asked, clients[0].session)
         answers = await asyncio.gather(*(clients[(i + number) % len(clients)].ask(alias, key=key) for i, alias in enumerate(wanted)))
         assert {answer.status for answer in answers} == {200}, [answer.text for answer in answers if answer.status != 200]
         if number >= 2:
-            waits += [_queued_ms(answer.headers) for answer in answers]
-    at_once = sum(wait < AT_ONCE_MS for wait in waits)
-    print(f"{at_once} of {len(waits)} at once, longest wait {max(waits):.0f} ms")
-    return at_once / len(waits)
+            waits += [
+                (float(_told(answer, "queued-ms")), f"round {number}: {alias} on {_told(answer, 'card')} of {wanted}")
+                for alias, answer in zip(wanted, answers, strict=True)
+            ]
+    late = [wait for wait in waits if wait[0] >= AT_ONCE_MS]
+    for queued_ms, what in late:
+        print(f"{queued_ms:.0f} ms, {what}")
+    print(f"{len(waits) - len(late)} of {len(waits)} at once, longest wait {max(waits)[0]:.0f} ms")
+    return 1 - len(late) / len(waits)
 
 
-def _queued_ms(headers: dict[str, str]) -> float:
-    name = "x-gpu-fleet-queued-ms"
-    return float(headers[name] if name in headers else headers[f"llm_provider-{name}"])  # from nginx, or from LiteLLM alone
+def _told(answer: Answer, name: str) -> str:
+    """Return what the pool says, which nginx passes on and LiteLLM alone prefixes."""
+    return answer.headers.get(f"x-gpu-fleet-{name}") or answer.headers[f"llm_provider-x-gpu-fleet-{name}"]
 
 
 async def test_one_hosts_gateway_uses_free_cards_of_both_before_anyone_queues(asked: Asked, clients: dict[str, GatewayClient]) -> None:
