@@ -15,15 +15,7 @@ from lease_pool.systemd_occupancy import SystemdOccupancy
 from lease_pool.types import LaunchSpec, OccupiedElsewhere, SupervisorError
 
 from lease_pool import launch, systemd_occupancy
-
-CONFIG = """
-runtime_dir: {folder}
-supervisor: systemd
-card_source: declared
-cards: [{{slot: c0, uuid: GPU-0, memory_mib: 1}}]
-idle_workload: {{driver: none}}
-models: {{m: {{backend: command, memory_mib: 1, argv: [x]}}}}
-"""
+from tests.unit.lease_pool_systemd.one_card import CONFIG
 
 
 class Pid1:
